@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Connection endpoints: one TCP connection during MPA start-up, until its queue pair takes the
+ * stream over. The machine is wire/mpa_fsm.def.
+ *
+ * Who owns one. An initiator's belongs to its queue pair (qp->cep). A responder's belongs to its
+ * listener until the request was handed up, then to whoever got it, until accept or reject; with
+ * accept it belongs to the queue pair. An endpoint that reached OPEN or CLOSED frees itself.
+ */
+#ifndef FLUE_RNIC_CEP_H
+#define FLUE_RNIC_CEP_H
+
+#include "rnic/engine.h"
+#include "rnic/rnic.h"
+#include "wire/fsm.h"
+#include "wire/mpa.h"
+
+struct cep {
+	struct rnic *rnic;
+	struct engine *engine;
+	struct engine_io io;
+	struct engine_timer timer;
+	struct qp *qp;
+	struct listener *listener; /* NULL once handed up */
+	LIST_ENTRY(cep) all;
+	TAILQ_ENTRY(cep) of_listener;
+	uint8_t state; /* enum mpa_state */
+	bool initiator;
+	bool requested; /* in the listener's list of complete requests */
+	bool defer, lenient, fallback, strict_peer;
+	bool busy; /* inside cep_apply(): the queue pair's troubles wait */
+	bool lost; /* ... and this one did */
+	int err;
+	uint32_t timeout_ms;
+	uint32_t fpdu_max;
+	struct sockaddr_storage local, remote;
+	socklen_t local_len, remote_len;
+	struct mpa_policy policy;
+	struct mpa_frame req, rep;
+	struct mpa_terms terms;
+	uint16_t own_len, in_len;
+	uint8_t own[MPA_PD_MAX]; /* our private data */
+	uint8_t in[MPA_FRAME_LEN + MPA_PD_MAX];
+};
+
+/* Begin to connect an Idle queue pair. -EISCONN, -EINVAL, -ENOMEM, -EMFILE, errors of socket(2),
+ * bind(2) and connect(2). No lock held. */
+int cep_connect(struct qp *q, const struct flue_conn_attr *attr);
+/* Continue a deferred connection. -EINVAL. No lock held. */
+int cep_start(struct qp *q);
+/* Answer a request that was handed up; uses it up. No lock held. */
+int cep_accept(struct cep *c, struct qp *q, const struct flue_conn_attr *attr);
+int cep_reject(struct cep *c, const void *data, size_t length);
+
+/* ---- inside the RNIC, under the engine's lock ---- */
+
+/* What the request said; private data stays valid until it is answered. */
+void cep_describe(const struct cep *c, struct rnic_request_info *info);
+/* A new inbound connection; takes fd. -ENOMEM, -errno: fd is closed. */
+int cep_incoming(struct listener *l, int fd);
+/* The user gives up; the failure is told. */
+void cep_abort(struct cep *c, int err);
+/* The queue pair goes away: no more notes. */
+void cep_abandon(struct cep *c);
+/* From the queue pair: the stream failed before CONNECTED. */
+void cep_stream_lost(struct cep *c, int err);
+void cep_first_fpdu(struct cep *c);
+
+void cep_fork_child(struct cep *c);
+
+#endif

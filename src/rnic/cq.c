@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: MIT */
+#include "rnic/cq.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/util.h"
+#include "rnic/rnic.h"
+
+static void run_fired(struct engine_note *n)
+{
+	struct cq *cq = container_of(n, struct cq, fired);
+
+	cq->handler(cq->owner, cq->handler_arg);
+}
+
+static void run_error(struct engine_note *n)
+{
+	struct cq *cq = container_of(n, struct cq, error);
+
+	cq->rnic->up->cq_error(cq->rnic->up_ctx, cq->owner);
+}
+
+int cq_create(struct rnic *r, struct engine *e, uint32_t depth, cq_handler_fn handler,
+	      void *handler_arg, void *owner, struct cq **out)
+{
+	struct cq *cq = calloc(1, sizeof(*cq));
+
+	if (!cq)
+		return -ENOMEM;
+	cq->ring = calloc(depth, sizeof(*cq->ring));
+	if (!cq->ring) {
+		free(cq);
+		return -ENOMEM;
+	}
+	cq->rnic = r;
+	cq->engine = e;
+	cq->owner = owner;
+	cq->handler = handler;
+	cq->handler_arg = handler_arg;
+	cq->depth = depth;
+	cq->fired.run = run_fired;
+	cq->error.run = run_error;
+	pthread_mutex_init(&cq->lock, NULL);
+	pthread_mutex_lock(&r->lists);
+	LIST_INSERT_HEAD(&r->cqs, cq, all);
+	pthread_mutex_unlock(&r->lists);
+	*out = cq;
+	return 0;
+}
+
+void cq_destroy(struct cq *cq)
+{
+	pthread_mutex_lock(&cq->rnic->lists);
+	LIST_REMOVE(cq, all);
+	pthread_mutex_unlock(&cq->rnic->lists);
+	engine_untell(cq->engine, &cq->fired);
+	engine_untell(cq->engine, &cq->error);
+	pthread_mutex_destroy(&cq->lock);
+	free(cq->ring);
+	free(cq);
+}
+
+int cq_resize(struct cq *cq, uint32_t depth)
+{
+	struct flue_wc *ring = calloc(depth, sizeof(*ring)), *old = ring;
+	uint32_t count;
+	int rc = ring ? 0 : -ENOMEM;
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&cq->lock);
+	count = atomic_load(&cq->count);
+	if (count > depth) {
+		rc = -EBUSY;
+	} else {
+		for (uint32_t i = 0; i < count; i++)
+			ring[i] = cq->ring[(cq->head + i) % cq->depth];
+		old = cq->ring;
+		cq->ring = ring;
+		cq->depth = depth;
+		cq->head = 0;
+	}
+	pthread_mutex_unlock(&cq->lock);
+	free(old);
+	return rc;
+}
+
+static int take(struct cq *cq, struct flue_wc *wc, uint32_t n)
+{
+	uint32_t count, i;
+	int rc;
+
+	pthread_mutex_lock(&cq->lock);
+	count = atomic_load(&cq->count);
+	n = min_u32(n, count);
+	for (i = 0; i < n; i++) {
+		wc[i] = cq->ring[cq->head];
+		cq->head = cq->head + 1 == cq->depth ? 0 : cq->head + 1;
+	}
+	atomic_store(&cq->count, count - n);
+	rc = (int)n;
+	if (n == 0 && cq->lost) {
+		cq->lost = false;
+		atomic_store(&cq->overflowed, false);
+		rc = -EOVERFLOW;
+	}
+	pthread_mutex_unlock(&cq->lock);
+	return rc;
+}
+
+static void drive_engines(struct cq *cq)
+{
+	uint64_t mask = atomic_load_explicit(&cq->engines, memory_order_relaxed);
+
+	while (mask) {
+		unsigned i = (unsigned)__builtin_ctzll(mask);
+
+		mask &= mask - 1;
+		engine_poll(&cq->rnic->engines[i]);
+	}
+}
+
+int cq_poll(struct cq *cq, struct flue_wc *wc, uint32_t n)
+{
+	/*
+	 * The handler's thread drives by itself; driving from inside it would starve others. Who
+	 * asked for a notice is about to sleep: a lease taken now would delay that notice.
+	 */
+	if (!cq_has_news(cq) && n && !engine_is_self(cq->engine) &&
+	    atomic_load_explicit(&cq->armed, memory_order_relaxed) == CQ_NOT_ARMED)
+		drive_engines(cq);
+	return cq_has_news(cq) ? take(cq, wc, n) : 0;
+}
+
+int cq_arm(struct cq *cq, uint32_t kind)
+{
+	int want = kind == FLUE_NOTIFY_SOLICITED ? CQ_ARMED_SOLICITED : CQ_ARMED_NEXT;
+	int waiting, rc;
+
+	engine_lock(cq->engine);
+	rc = engine_start(cq->engine);
+	engine_unlock(cq->engine);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&cq->lock);
+	if (cq->armed < want)
+		cq->armed = want;
+	waiting = atomic_load(&cq->count) != 0;
+	pthread_mutex_unlock(&cq->lock);
+	for (uint64_t mask = atomic_load(&cq->engines); mask; mask &= mask - 1)
+		engine_end_lease(&cq->rnic->engines[__builtin_ctzll(mask)]);
+	return waiting;
+}
+
+int cq_wait(struct cq *cq, int timeout_ms)
+{
+	uint64_t deadline = UINT64_MAX, mask = atomic_load(&cq->engines);
+	struct engine *e = cq->engine;
+	int rc;
+
+	if (timeout_ms >= 0)
+		deadline = clock_now() + (uint64_t)timeout_ms * NSEC_PER_MSEC;
+	/* With all its queue pairs on one other engine, that is the one to drive. */
+	if (mask && (mask & (mask - 1)) == 0)
+		e = &cq->rnic->engines[__builtin_ctzll(mask)];
+	atomic_fetch_add(&cq->waiters, 1);
+	rc = engine_wait(e, cq, deadline);
+	atomic_fetch_sub(&cq->waiters, 1);
+	if (!rc && !atomic_load(&cq->count) && atomic_load(&cq->overflowed))
+		rc = -EOVERFLOW;
+	return rc;
+}
+
+/* Called without the lock: who has to hear of a new completion. */
+static void announce(struct cq *cq, bool fire)
+{
+	if (fire)
+		engine_tell(cq->engine, &cq->fired);
+	if (atomic_load(&cq->waiters)) {
+		uint64_t mask = atomic_load(&cq->engines) | 1ull << cq->engine->index;
+
+		for (; mask; mask &= mask - 1)
+			engine_news(&cq->rnic->engines[__builtin_ctzll(mask)]);
+	}
+}
+
+bool cq_push(struct cq *cq, const struct flue_wc *wc, bool solicited)
+{
+	bool fire, room;
+	uint32_t count, at;
+
+	pthread_mutex_lock(&cq->lock);
+	count = atomic_load(&cq->count);
+	room = count < cq->depth && !cq->lost;
+	if (room) {
+		at = cq->head + count;
+		at = at >= cq->depth ? at - cq->depth : at;
+		cq->ring[at] = *wc;
+		cq->ring[at].cpu = (uint32_t)sched_getcpu();
+		atomic_store(&cq->count, count + 1);
+	}
+	fire = cq->armed == CQ_ARMED_NEXT || (cq->armed == CQ_ARMED_SOLICITED && solicited) ||
+	       (!room && cq->armed);
+	if (fire)
+		cq->armed = CQ_NOT_ARMED;
+	if (!room && !cq->lost) {
+		cq->lost = true;
+		atomic_store(&cq->overflowed, true);
+		engine_tell(cq->engine, &cq->error);
+	}
+	pthread_mutex_unlock(&cq->lock);
+	announce(cq, fire);
+	return room;
+}
+
+void cq_purge(struct cq *cq, const struct flue_qp *qp)
+{
+	uint32_t kept = 0, count;
+
+	pthread_mutex_lock(&cq->lock);
+	count = atomic_load(&cq->count);
+	for (uint32_t i = 0; i < count; i++) {
+		struct flue_wc *wc = &cq->ring[(cq->head + i) % cq->depth];
+
+		if (wc->qp != qp)
+			cq->ring[(cq->head + kept++) % cq->depth] = *wc;
+	}
+	atomic_store(&cq->count, kept);
+	pthread_mutex_unlock(&cq->lock);
+}
+
+void cq_attach(struct cq *cq, const struct engine *e)
+{
+	atomic_fetch_or(&cq->engines, 1ull << e->index);
+}
+
+void cq_fork_child(struct cq *cq)
+{
+	pthread_mutex_init(&cq->lock, NULL);
+	atomic_store(&cq->waiters, 0);
+	cq->armed = CQ_NOT_ARMED;
+}

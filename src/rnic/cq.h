@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Completion queues. A ring of completions under a leaf lock; producers are the engines of the
+ * queue pairs that use it, consumers are callers. Bound to one engine, whose thread runs its
+ * completion handler.
+ */
+#ifndef FLUE_RNIC_CQ_H
+#define FLUE_RNIC_CQ_H
+
+#include <flue/flue.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "rnic/engine.h"
+
+struct rnic;
+
+typedef void (*cq_handler_fn)(void *cq_owner, void *arg);
+
+enum cq_armed { CQ_NOT_ARMED = 0, CQ_ARMED_SOLICITED, CQ_ARMED_NEXT };
+
+struct cq {
+	struct rnic *rnic;
+	struct engine *engine;
+	void *owner;
+	cq_handler_fn handler;
+	void *handler_arg;
+	struct engine_note fired, error;
+	/* Bit i: queue pairs on engine i complete here, so polling drives that engine too. */
+	_Atomic uint64_t engines;
+	atomic_int waiters;
+	_Atomic uint32_t count; /* written under lock, read anywhere */
+	atomic_bool overflowed;
+	atomic_int armed;   /* enum cq_armed; written under lock */
+	LIST_ENTRY(cq) all; /* rnic's list */
+
+	pthread_mutex_t lock;
+	struct flue_wc *ring;
+	uint32_t depth, head;
+	bool lost; /* an overflow not yet reported by poll */
+};
+
+int cq_create(struct rnic *r, struct engine *e, uint32_t depth, cq_handler_fn handler,
+	      void *handler_arg, void *owner, struct cq **out);
+void cq_destroy(struct cq *cq);
+int cq_resize(struct cq *cq, uint32_t depth);
+
+/* 0..n taken, -EOVERFLOW once all completions before an overflow were taken. */
+int cq_poll(struct cq *cq, struct flue_wc *wc, uint32_t n);
+/* kind: enum flue_notify. 1: completions are waiting already. */
+int cq_arm(struct cq *cq, uint32_t kind);
+int cq_wait(struct cq *cq, int timeout_ms);
+
+/* Producer, any lock but a leaf held. `solicited` as the arming rules mean it (errors too).
+ * false: the CQ is full; the completion is lost and the queue pair must die. */
+bool cq_push(struct cq *cq, const struct flue_wc *wc, bool solicited);
+/* Removes what queue pair `qp` left; used when it is destroyed. */
+void cq_purge(struct cq *cq, const struct flue_qp *qp);
+
+/* A queue pair on engine e uses the CQ. */
+void cq_attach(struct cq *cq, const struct engine *e);
+
+static inline bool cq_has_news(struct cq *cq)
+{
+	return atomic_load(&cq->count) || atomic_load(&cq->overflowed);
+}
+
+void cq_fork_child(struct cq *cq);
+
+#endif

@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: MIT */
+/* Queues of work, sockets and timers of an engine. Who sleeps where: engine_drive.c. */
+#include "rnic/engine.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "rnic/engine_priv.h"
+
+#define KICK_NAME UINT64_MAX
+
+static void init_sync(struct engine *e)
+{
+	pthread_condattr_t attr;
+
+	pthread_mutex_init(&e->lock, NULL);
+	pthread_mutex_init(&e->work_lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&e->work_cond, &attr);
+	pthread_condattr_destroy(&attr);
+	TAILQ_INIT(&e->timers);
+	TAILQ_INIT(&e->notes);
+	TAILQ_INIT(&e->kicks);
+	e->epfd = e->kickfd = -1;
+}
+
+int engine_init(struct engine *e, int cpu, uint32_t index)
+{
+	memset(e, 0, sizeof(*e));
+	e->cpu = cpu;
+	e->index = index;
+	SLIST_INIT(&e->bufs);
+	init_sync(e);
+	return 0;
+}
+
+static void close_fd(int *fd)
+{
+	if (*fd >= 0)
+		close(*fd);
+	*fd = -1;
+}
+
+void engine_fini(struct engine *e)
+{
+	struct engine_buf *b;
+
+	if (e->has_thread) {
+		atomic_store(&e->stop, true);
+		engine_wake(e);
+		pthread_join(e->thread, NULL);
+	}
+	close_fd(&e->epfd);
+	close_fd(&e->kickfd);
+	while ((b = SLIST_FIRST(&e->bufs))) {
+		SLIST_REMOVE_HEAD(&e->bufs, next);
+		free(b);
+	}
+	free(e->ios);
+	pthread_cond_destroy(&e->work_cond);
+	pthread_mutex_destroy(&e->work_lock);
+	pthread_mutex_destroy(&e->lock);
+}
+
+/* ---- lock and kicks ---- */
+
+void engine_lock(struct engine *e)
+{
+	pthread_mutex_lock(&e->lock);
+}
+
+void engine_assert_locked(const struct engine *e)
+{
+	/* A mutex that can be taken was not held. */
+	int rc = pthread_mutex_trylock((pthread_mutex_t *)&e->lock);
+
+	assert(rc == EBUSY);
+	(void)rc;
+}
+
+static void run_kicks(struct engine *e)
+{
+	struct engine_kick *k;
+
+	while (atomic_load(&e->n_kicks)) {
+		pthread_mutex_lock(&e->work_lock);
+		k = TAILQ_FIRST(&e->kicks);
+		if (k) {
+			TAILQ_REMOVE(&e->kicks, k, order);
+			atomic_fetch_sub(&e->n_kicks, 1);
+			/* Cleared before it runs: a kick that comes meanwhile is not lost. */
+			atomic_store(&k->queued, false);
+		}
+		pthread_mutex_unlock(&e->work_lock);
+		if (k)
+			k->run(k);
+	}
+}
+
+void engine_unlock(struct engine *e)
+{
+	/* A kick queued between the last look and the unlock is ours to run, unless somebody else
+	 * got the lock meanwhile: then it is theirs. */
+	do {
+		run_kicks(e);
+		pthread_mutex_unlock(&e->lock);
+	} while (atomic_load(&e->n_kicks) && pthread_mutex_trylock(&e->lock) == 0);
+}
+
+void engine_kick(struct engine *e, struct engine_kick *k)
+{
+	if (pthread_mutex_trylock(&e->lock) == 0) {
+		k->run(k);
+		engine_unlock(e);
+		return;
+	}
+	pthread_mutex_lock(&e->work_lock);
+	if (!atomic_exchange(&k->queued, true)) {
+		TAILQ_INSERT_TAIL(&e->kicks, k, order);
+		atomic_fetch_add(&e->n_kicks, 1);
+	}
+	pthread_mutex_unlock(&e->work_lock);
+	if (pthread_mutex_trylock(&e->lock) == 0)
+		engine_unlock(e);
+}
+
+void engine_unkick(struct engine *e, struct engine_kick *k)
+{
+	pthread_mutex_lock(&e->work_lock);
+	if (atomic_load(&k->queued)) {
+		TAILQ_REMOVE(&e->kicks, k, order);
+		atomic_fetch_sub(&e->n_kicks, 1);
+		atomic_store(&k->queued, false);
+	}
+	pthread_mutex_unlock(&e->work_lock);
+}
+
+/* ---- start ---- */
+
+static int start_thread(struct engine *e)
+{
+	sigset_t all, old;
+	pthread_attr_t attr;
+	cpu_set_t set;
+	int rc;
+
+	rc = pthread_attr_init(&attr);
+	if (rc)
+		return -rc;
+	CPU_ZERO(&set);
+	CPU_SET((unsigned)e->cpu, &set);
+	pthread_attr_setaffinity_np(&attr, sizeof(set), &set);
+	/* Signals are the program's; its threads handle them, not ours. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	rc = pthread_create(&e->thread, &attr, engine_main, e);
+	if (rc == EINVAL) /* the processor was taken from us since the adapter was opened */
+		rc = pthread_create(&e->thread, NULL, engine_main, e);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	pthread_attr_destroy(&attr);
+	if (rc)
+		return -rc;
+	e->has_thread = true;
+	return 0;
+}
+
+int engine_start(struct engine *e)
+{
+	if (e->has_thread)
+		return 0;
+	if (e->epfd < 0) {
+		e->epfd = epoll_create1(EPOLL_CLOEXEC);
+		if (e->epfd < 0)
+			return -errno;
+	}
+	if (e->kickfd < 0) {
+		struct epoll_event ev = { .events = EPOLLIN, .data.u64 = KICK_NAME };
+		int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+		int err;
+
+		if (fd < 0)
+			return -errno;
+		if (epoll_ctl(e->epfd, EPOLL_CTL_ADD, fd, &ev) < 0) {
+			err = -errno;
+			close(fd);
+			return err;
+		}
+		e->kickfd = fd;
+	}
+	return start_thread(e);
+}
+
+/* ---- sockets ---- */
+
+static int take_slot(struct engine *e, struct engine_io *io)
+{
+	uint32_t i = e->slot_hint;
+
+	/* A quarter stays free, so the search below is short. */
+	if (e->n_ios >= e->n_slots / 4 * 3) {
+		uint32_t n = e->n_slots ? e->n_slots * 2 : 16;
+		struct engine_slot *s = realloc(e->ios, n * sizeof(*s));
+
+		if (!s)
+			return -ENOMEM;
+		memset(s + e->n_slots, 0, (n - e->n_slots) * sizeof(*s));
+		e->ios = s;
+		e->n_slots = n;
+	}
+	while (e->ios[i].io)
+		i = (i + 1) % e->n_slots;
+	e->slot_hint = (i + 1) % e->n_slots;
+	e->ios[i].io = io;
+	io->slot = i + 1;
+	e->n_ios++;
+	return 0;
+}
+
+static void drop_slot(struct engine *e, struct engine_io *io)
+{
+	struct engine_slot *s = &e->ios[io->slot - 1];
+
+	s->io = NULL;
+	s->generation++;
+	io->slot = 0;
+	e->n_ios--;
+}
+
+struct engine_io *engine_io_of(struct engine *e, uint64_t name)
+{
+	uint32_t slot = (uint32_t)name, generation = (uint32_t)(name >> 32);
+	uint64_t drain;
+
+	if (name == KICK_NAME) {
+		if (read(e->kickfd, &drain, sizeof(drain)) < 0)
+			return NULL; /* somebody else emptied it */
+		return NULL;
+	}
+	if (slot >= e->n_slots || e->ios[slot].generation != generation)
+		return NULL;
+	return e->ios[slot].io;
+}
+
+int engine_watch(struct engine *e, struct engine_io *io, uint32_t events)
+{
+	struct epoll_event ev = { .events = events };
+	int op = io->events ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+	bool fresh = !io->slot;
+	int rc;
+
+	if (io->events == events)
+		return 0;
+	if (!events) {
+		engine_forget(e, io);
+		return 0;
+	}
+	rc = engine_start(e);
+	if (rc == 0 && fresh)
+		rc = take_slot(e, io);
+	if (rc)
+		return rc;
+	ev.data.u64 = (io->slot - 1) | (uint64_t)e->ios[io->slot - 1].generation << 32;
+	if (epoll_ctl(e->epfd, op, io->fd, &ev) < 0) {
+		rc = -errno;
+		if (fresh)
+			drop_slot(e, io);
+		return rc;
+	}
+	io->events = events;
+	return 0;
+}
+
+void engine_forget(struct engine *e, struct engine_io *io)
+{
+	if (io->events && e->epfd >= 0)
+		epoll_ctl(e->epfd, EPOLL_CTL_DEL, io->fd, NULL);
+	io->events = 0;
+	if (io->slot)
+		drop_slot(e, io);
+	if (e->hot == io)
+		e->hot = NULL;
+}
+
+/* ---- timers ---- */
+
+void engine_timer_arm(struct engine *e, struct engine_timer *t, uint64_t delay_ms)
+{
+	struct engine_timer *p;
+
+	engine_timer_stop(e, t);
+	t->at = clock_now() + delay_ms * NSEC_PER_MSEC;
+	/* Delays are few and alike, so the right place is nearly always the tail. */
+	TAILQ_FOREACH_REVERSE(p, &e->timers, engine_timers, order) {
+		if (p->at <= t->at)
+			break;
+	}
+	if (p)
+		TAILQ_INSERT_AFTER(&e->timers, p, t, order);
+	else
+		TAILQ_INSERT_HEAD(&e->timers, t, order);
+	if (TAILQ_FIRST(&e->timers) == t && !engine_is_self(e))
+		engine_wake(e);
+}
+
+void engine_timer_stop(struct engine *e, struct engine_timer *t)
+{
+	if (t->at)
+		TAILQ_REMOVE(&e->timers, t, order);
+	t->at = 0;
+}
+
+int engine_run_timers(struct engine *e)
+{
+	struct engine_timer *t;
+	uint64_t now = clock_now();
+
+	while ((t = TAILQ_FIRST(&e->timers)) && t->at <= now) {
+		TAILQ_REMOVE(&e->timers, t, order);
+		t->at = 0;
+		t->fire(t);
+	}
+	return t ? (int)((t->at - now) / NSEC_PER_MSEC) + 1 : -1;
+}
+
+/* ---- notes ---- */
+
+void engine_tell(struct engine *e, struct engine_note *n)
+{
+	bool fresh;
+
+	pthread_mutex_lock(&e->work_lock);
+	fresh = !n->queued;
+	if (fresh)
+		TAILQ_INSERT_TAIL(&e->notes, n, order);
+	n->queued = true;
+	pthread_mutex_unlock(&e->work_lock);
+	if (fresh && !engine_is_self(e))
+		engine_wake(e);
+}
+
+void engine_untell(struct engine *e, struct engine_note *n)
+{
+	pthread_mutex_lock(&e->work_lock);
+	if (n->queued)
+		TAILQ_REMOVE(&e->notes, n, order);
+	n->queued = false;
+	while (e->running == n && !engine_is_self(e)) {
+		atomic_fetch_add(&e->waiters, 1);
+		pthread_cond_wait(&e->work_cond, &e->work_lock);
+		atomic_fetch_sub(&e->waiters, 1);
+	}
+	pthread_mutex_unlock(&e->work_lock);
+}
+
+void engine_run_notes(struct engine *e)
+{
+	struct engine_note *n;
+
+	pthread_mutex_lock(&e->work_lock);
+	while ((n = TAILQ_FIRST(&e->notes))) {
+		TAILQ_REMOVE(&e->notes, n, order);
+		n->queued = false;
+		e->running = n;
+		pthread_mutex_unlock(&e->work_lock);
+		n->run(n);
+		pthread_mutex_lock(&e->work_lock);
+		e->running = NULL;
+		if (atomic_load(&e->waiters))
+			pthread_cond_broadcast(&e->work_cond);
+	}
+	pthread_mutex_unlock(&e->work_lock);
+}
+
+/* ---- buffers ---- */
+
+struct engine_buf *engine_buf_get(struct engine *e)
+{
+	struct engine_buf *b = SLIST_FIRST(&e->bufs);
+
+	if (!b)
+		return malloc(sizeof(*b));
+	SLIST_REMOVE_HEAD(&e->bufs, next);
+	e->n_bufs--;
+	return b;
+}
+
+void engine_buf_put(struct engine *e, struct engine_buf *b)
+{
+	if (e->n_bufs >= ENGINE_BUFS_KEPT) {
+		free(b);
+		return;
+	}
+	SLIST_INSERT_HEAD(&e->bufs, b, next);
+	e->n_bufs++;
+}
+
+/* ---- fork ---- */
+
+void engine_fork_prepare(struct engine *e)
+{
+	pthread_mutex_lock(&e->lock);
+	pthread_mutex_lock(&e->work_lock);
+}
+
+void engine_fork_parent(struct engine *e)
+{
+	pthread_mutex_unlock(&e->work_lock);
+	pthread_mutex_unlock(&e->lock);
+}
+
+/*
+ * The child has a copy of our memory but no engine thread, and shares the epoll set with the
+ * parent: it must never touch that set. Closing its copies of the descriptors disturbs nobody.
+ */
+void engine_fork_child(struct engine *e)
+{
+	struct engine_kick *k;
+	struct engine_note *n;
+	struct engine_timer *t;
+
+	TAILQ_FOREACH(k, &e->kicks, order)
+		atomic_store(&k->queued, false);
+	TAILQ_FOREACH(n, &e->notes, order)
+		n->queued = false;
+	TAILQ_FOREACH(t, &e->timers, order)
+		t->at = 0;
+	for (uint32_t i = 0; i < e->n_slots; i++) {
+		struct engine_io *io = e->ios[i].io;
+
+		if (io) {
+			io->events = 0;
+			io->slot = 0;
+			e->ios[i].io = NULL;
+			e->ios[i].generation++;
+		}
+	}
+	e->n_ios = 0;
+	e->hot = NULL;
+	close_fd(&e->epfd);
+	close_fd(&e->kickfd);
+	e->has_thread = false;
+	e->running = NULL;
+	atomic_store(&e->n_kicks, 0);
+	atomic_store(&e->driver, DRIVER_NONE);
+	atomic_store(&e->sleeping, 0);
+	atomic_store(&e->waiters, 0);
+	atomic_store(&e->lease_until, 0);
+	atomic_store(&e->thread_mode, THREAD_RUNNING);
+	init_sync(e);
+}

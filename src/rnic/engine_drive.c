@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Who waits for the sockets of an engine, and how the others are reached.
+ *
+ * Every sleeper first says where it sleeps, then looks once more for work; every waker first
+ * leaves the work, then looks where the sleeper is. With sequentially consistent atomics one of
+ * the two always sees the other.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "rnic/cq.h"
+#include "rnic/engine.h"
+#include "rnic/engine_priv.h"
+#include "rnic/umem.h"
+
+/* How long after its last poll a caller is trusted to poll again. */
+#define LEASE_NS (2 * NSEC_PER_MSEC)
+/* A wait with nothing happening for this long lets the thread sleep without a limit. */
+#define DEEP_AFTER_NS (20 * NSEC_PER_MSEC)
+/*
+ * An empty poll looks at the hot link so often before it gives the processor back to the program.
+ * Every so many empty polls epoll is asked about all links: rarely where there is only one.
+ */
+#define HOT_TRIES         4
+#define SWEEP_EVERY_ALONE 64
+#define SWEEP_EVERY       2
+#define BATCH             64
+
+static _Thread_local const struct engine *self;
+
+bool engine_is_self(const struct engine *e)
+{
+	return self == e;
+}
+
+static void futex_sleep(_Atomic uint32_t *word, int timeout_ms)
+{
+	struct timespec ts = { timeout_ms / 1000, (timeout_ms % 1000) * 1000000l };
+
+	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 0, timeout_ms < 0 ? NULL : &ts, NULL, 0);
+}
+
+static void futex_wake(_Atomic uint32_t *word)
+{
+	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+void engine_kick_driver(struct engine *e)
+{
+	uint64_t one = 1;
+
+	/* Fails only when the counter is full, and then the sleeper wakes anyway. */
+	if (write(e->kickfd, &one, sizeof(one)) < 0)
+		return;
+}
+
+void engine_wake(struct engine *e)
+{
+	atomic_store(&e->wake, 1);
+	switch (atomic_load(&e->thread_mode)) {
+	case THREAD_IN_EPOLL: engine_kick_driver(e); break;
+	case THREAD_IN_FUTEX:
+	case THREAD_IN_DEEP: futex_wake(&e->wake); break;
+	default: break;
+	}
+}
+
+static bool take_token(struct engine *e, int who)
+{
+	int none = DRIVER_NONE;
+
+	return atomic_compare_exchange_strong(&e->driver, &none, who);
+}
+
+static void wake_waiters(struct engine *e)
+{
+	if (!atomic_load(&e->waiters))
+		return;
+	pthread_mutex_lock(&e->work_lock);
+	pthread_cond_broadcast(&e->work_cond);
+	pthread_mutex_unlock(&e->work_lock);
+}
+
+static void drop_token(struct engine *e)
+{
+	atomic_store(&e->driver, DRIVER_NONE);
+	wake_waiters(e);
+}
+
+void engine_news(struct engine *e)
+{
+	if (atomic_load(&e->sleeping) && atomic_load(&e->driver) == DRIVER_CALLER)
+		engine_kick_driver(e);
+	wake_waiters(e);
+}
+
+static void dispatch(struct engine *e, const struct epoll_event *evs, int n)
+{
+	for (int i = 0; i < n; i++) {
+		struct engine_io *io = engine_io_of(e, evs[i].data.u64);
+
+		if (io)
+			io->ready(io, evs[i].events);
+	}
+	if (n > 0)
+		atomic_fetch_add_explicit(&e->events, (uint64_t)n, memory_order_relaxed);
+}
+
+/* ---- the engine's own thread ---- */
+
+static int lease_left_ms(struct engine *e)
+{
+	uint64_t now = clock_now(), until = atomic_load(&e->lease_until);
+
+	return until > now ? (int)((until - now) / NSEC_PER_MSEC) + 1 : 0;
+}
+
+static int sooner(int a, int b)
+{
+	if (a < 0)
+		return b;
+	if (b < 0)
+		return a;
+	return a < b ? a : b;
+}
+
+static void thread_sleep(struct engine *e, int mode, int timeout_ms)
+{
+	atomic_store(&e->thread_mode, mode);
+	if (!atomic_load(&e->wake))
+		futex_sleep(&e->wake, timeout_ms);
+	atomic_store(&e->thread_mode, THREAD_RUNNING);
+}
+
+static void thread_drive(struct engine *e, int timeout_ms)
+{
+	struct epoll_event evs[BATCH];
+	int n = 0;
+
+	atomic_store(&e->thread_mode, THREAD_IN_EPOLL);
+	atomic_store(&e->sleeping, 1);
+	if (!atomic_load(&e->wake) && !atomic_load(&e->n_kicks))
+		n = epoll_wait(e->epfd, evs, BATCH, timeout_ms);
+	atomic_store(&e->sleeping, 0);
+	atomic_store(&e->thread_mode, THREAD_RUNNING);
+	if (n > 0) {
+		engine_lock(e);
+		dispatch(e, evs, n);
+		engine_unlock(e);
+	}
+	drop_token(e);
+}
+
+/* A caller drives: look again when its lease ends, or, while it sleeps in a long wait, when told. */
+static void thread_stand_by(struct engine *e, int timer_ms, uint64_t *seen, uint64_t *since)
+{
+	int lease_ms = lease_left_ms(e);
+	uint64_t events = atomic_load_explicit(&e->events, memory_order_relaxed);
+	uint64_t now = clock_now();
+
+	if (events != *seen || lease_ms > 0) {
+		*seen = events;
+		*since = now;
+	}
+	if (now - *since > DEEP_AFTER_NS)
+		thread_sleep(e, THREAD_IN_DEEP, timer_ms);
+	else
+		thread_sleep(e, THREAD_IN_FUTEX, sooner(timer_ms, lease_ms ? lease_ms : 5));
+}
+
+void *engine_main(void *arg)
+{
+	struct engine *e = arg;
+	uint64_t seen = 0, since = clock_now();
+	char name[16];
+	int timer_ms;
+
+	self = e;
+	umem_guarded = true;
+	snprintf(name, sizeof(name), "flue-%d", e->cpu);
+	pthread_setname_np(pthread_self(), name);
+	while (!atomic_load(&e->stop)) {
+		atomic_store(&e->wake, 0);
+		engine_lock(e);
+		timer_ms = engine_run_timers(e);
+		engine_unlock(e);
+		engine_run_notes(e);
+		if (atomic_load(&e->wake))
+			continue;
+		if (lease_left_ms(e) == 0 && take_token(e, DRIVER_THREAD))
+			thread_drive(e, timer_ms);
+		else
+			thread_stand_by(e, timer_ms, &seen, &since);
+	}
+	return NULL;
+}
+
+/* ---- callers ---- */
+
+/* Extends the lease; tells the thread to let go if it has the sockets. */
+static void take_lease(struct engine *e, uint64_t now)
+{
+	uint64_t old = atomic_exchange(&e->lease_until, now + LEASE_NS);
+
+	if (old < now && atomic_load(&e->driver) == DRIVER_THREAD)
+		engine_wake(e);
+}
+
+void engine_end_lease(struct engine *e)
+{
+	if (atomic_exchange(&e->lease_until, 0) > clock_now())
+		engine_wake(e);
+}
+
+/* Under lock. The link resets idle_polls when it had data. */
+static void poll_links(struct engine *e)
+{
+	struct epoll_event evs[BATCH];
+	struct engine_io *hot = e->hot;
+	uint32_t every = e->n_ios > 1 ? SWEEP_EVERY : SWEEP_EVERY_ALONE;
+
+	if (!hot || ++e->idle_polls % every == 0) {
+		if (e->epfd >= 0)
+			dispatch(e, evs, epoll_wait(e->epfd, evs, BATCH, 0));
+		return;
+	}
+	for (int i = 0; i < HOT_TRIES && e->hot == hot && e->idle_polls; i++)
+		hot->ready(hot, EPOLLIN);
+}
+
+void engine_poll(struct engine *e)
+{
+	take_lease(e, clock_now());
+	if (!take_token(e, DRIVER_CALLER))
+		return;
+	if (pthread_mutex_trylock(&e->lock) == 0) {
+		poll_links(e);
+		engine_unlock(e);
+	}
+	drop_token(e);
+}
+
+static int ms_until(uint64_t deadline, uint64_t now)
+{
+	uint64_t ms;
+
+	if (deadline == UINT64_MAX)
+		return -1;
+	ms = deadline > now ? (deadline - now + NSEC_PER_MSEC - 1) / NSEC_PER_MSEC : 0;
+	return ms > INT_MAX ? INT_MAX : (int)ms;
+}
+
+/* Holds the token: sleep until a socket is ready, the CQ has news or time is over. */
+static int caller_drive(struct engine *e, struct cq *cq, uint64_t deadline)
+{
+	struct epoll_event evs[BATCH];
+	int n = 0, err = 0;
+
+	atomic_store(&e->sleeping, 1);
+	if (!cq_has_news(cq) && !atomic_load(&e->n_kicks)) {
+		n = epoll_wait(e->epfd, evs, BATCH, ms_until(deadline, clock_now()));
+		err = n < 0 ? -errno : 0;
+	}
+	atomic_store(&e->sleeping, 0);
+	engine_lock(e);
+	dispatch(e, evs, n);
+	engine_unlock(e);
+	return err;
+}
+
+/* Somebody else has the token: sleep until it is free or the CQ has news. */
+static void caller_follow(struct engine *e, struct cq *cq, uint64_t deadline)
+{
+	struct timespec ts = { (time_t)(deadline / NSEC_PER_SEC), (long)(deadline % NSEC_PER_SEC) };
+
+	if (atomic_load(&e->driver) == DRIVER_THREAD)
+		engine_wake(e);
+	pthread_mutex_lock(&e->work_lock);
+	atomic_fetch_add(&e->waiters, 1);
+	if (!cq_has_news(cq) && atomic_load(&e->driver) != DRIVER_NONE) {
+		if (deadline == UINT64_MAX)
+			pthread_cond_wait(&e->work_cond, &e->work_lock);
+		else
+			pthread_cond_timedwait(&e->work_cond, &e->work_lock, &ts);
+	}
+	atomic_fetch_sub(&e->waiters, 1);
+	pthread_mutex_unlock(&e->work_lock);
+}
+
+int engine_wait(struct engine *e, struct cq *cq, uint64_t deadline)
+{
+	uint64_t now = clock_now();
+	int rc;
+
+	engine_lock(e);
+	rc = engine_start(e);
+	engine_unlock(e);
+	while (rc == 0 && !cq_has_news(cq)) {
+		if (now >= deadline)
+			return -ETIMEDOUT;
+		atomic_store(&e->lease_until, now + LEASE_NS);
+		if (take_token(e, DRIVER_CALLER)) {
+			rc = caller_drive(e, cq, deadline);
+			atomic_store(&e->lease_until, clock_now() + LEASE_NS);
+			drop_token(e);
+			/* It stopped looking at the clock while we slept. */
+			if (atomic_load(&e->thread_mode) == THREAD_IN_DEEP)
+				engine_wake(e);
+		} else {
+			caller_follow(e, cq, deadline);
+		}
+		now = clock_now();
+	}
+	return cq_has_news(cq) ? 0 : rc;
+}

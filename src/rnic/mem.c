@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: MIT */
+#include "rnic/mem.h"
+
+#include <errno.h>
+#include <sched.h>
+
+int mem_table_init(struct mem_table *t, uint32_t max)
+{
+	pthread_mutex_init(&t->change, NULL);
+	return slot_init(&t->slots, sizeof(struct mem), max);
+}
+
+void mem_table_fini(struct mem_table *t)
+{
+	slot_fini(&t->slots);
+	pthread_mutex_destroy(&t->change);
+}
+
+static uint64_t first_offset(const void *addr, uint32_t access)
+{
+	return access & FLUE_ZERO_BASED ? 0 : (uint64_t)(uintptr_t)addr;
+}
+
+static struct mem *lookup(struct mem_table *t, uint32_t stag)
+{
+	return slot_at(&t->slots, slot_index(&t->slots, stag >> 8));
+}
+
+static enum mem_verdict check(const struct mem *m, const struct rnic_pd *pd, uint32_t qpn,
+			      uint32_t access, uint64_t to, uint64_t length)
+{
+	if (m->pd != pd || (m->qpn && m->qpn != qpn))
+		return MEM_BAD_STREAM;
+	if ((m->access & access) != access)
+		return MEM_BAD_ACCESS;
+	if (to + length < to)
+		return MEM_BAD_WRAP;
+	if (to < m->to || length > m->length || to - m->to > m->length - length)
+		return MEM_BAD_BOUNDS;
+	return MEM_OK;
+}
+
+enum mem_verdict mem_get(struct mem_table *t, struct mem_cache *cache, uint32_t stag,
+			 const struct rnic_pd *pd, uint32_t qpn, uint32_t access, uint64_t to,
+			 uint64_t length, char **ptr, struct mem **ref)
+{
+	struct mem *m = cache->stag == stag ? cache->entry : lookup(t, stag);
+	enum mem_verdict v;
+
+	if (!m || stag == 0)
+		return MEM_BAD_STAG;
+	/* Sequentially consistent on both sides: either we see live == 0, or the writer sees us. */
+	atomic_fetch_add(&m->users, 1);
+	if (atomic_load(&m->live) != stag) {
+		mem_put(m);
+		return MEM_BAD_STAG;
+	}
+	v = check(m, pd, qpn, access, to, length);
+	if (v != MEM_OK) {
+		mem_put(m);
+		return v;
+	}
+	cache->stag = stag;
+	cache->entry = m;
+	*ptr = m->base + (to - m->to);
+	*ref = m;
+	return MEM_OK;
+}
+
+void mem_put(struct mem *m)
+{
+	atomic_fetch_sub(&m->users, 1);
+}
+
+/* Stops new readers and waits for the present ones. */
+static void quiesce(struct mem *m)
+{
+	atomic_store(&m->live, 0);
+	while (atomic_load(&m->users) != 0)
+		sched_yield();
+}
+
+static void unbind(struct mem *m)
+{
+	if (m->region)
+		atomic_fetch_sub(&m->region->bound, 1);
+	m->region = NULL;
+	m->qpn = 0;
+}
+
+/* The next key of an entry: never gives STag 0, which belongs to privileged local access. */
+static void rekey(struct mem_table *t, struct mem *m, uint8_t key)
+{
+	m->stag = slot_name(&t->slots, m->index) << 8 | key;
+	if (m->stag == 0)
+		m->stag = 1;
+}
+
+static int take(struct mem_table *t, enum mem_kind kind, struct rnic_pd *pd, struct mem **out)
+{
+	int index = slot_alloc(&t->slots);
+	struct mem *m;
+
+	if (index < 0)
+		return index;
+	m = slot_at(&t->slots, (uint32_t)index);
+	m->index = (uint32_t)index;
+	rekey(t, m, (uint8_t)(m->stag + 1));
+	m->pd = pd;
+	m->kind = (uint8_t)kind;
+	*out = m;
+	return 0;
+}
+
+int mem_register(struct mem_table *t, struct rnic_pd *pd, void *addr, uint64_t length,
+		 uint32_t access, bool revoked, struct mem **out)
+{
+	struct mem *m;
+	int rc;
+
+	pthread_mutex_lock(&t->change);
+	rc = take(t, MEM_REGION, pd, &m);
+	if (rc == 0) {
+		m->base = addr;
+		m->to = first_offset(addr, access);
+		m->length = m->capacity = length;
+		m->access = access;
+		if (!revoked)
+			atomic_store(&m->live, m->stag);
+		*out = m;
+	}
+	pthread_mutex_unlock(&t->change);
+	return rc;
+}
+
+int mem_window(struct mem_table *t, struct rnic_pd *pd, struct mem **out)
+{
+	int rc;
+
+	pthread_mutex_lock(&t->change);
+	rc = take(t, MEM_WINDOW, pd, out);
+	pthread_mutex_unlock(&t->change);
+	return rc;
+}
+
+int mem_modify(struct mem_table *t, struct mem *m, struct rnic_pd *pd, void *addr, uint64_t length,
+	       uint32_t access, bool revoked)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&t->change);
+	if (atomic_load(&m->bound)) {
+		rc = -EBUSY;
+	} else {
+		quiesce(m);
+		rekey(t, m, (uint8_t)(m->stag + 1));
+		m->pd = pd;
+		m->base = addr;
+		m->to = first_offset(addr, access);
+		m->length = m->capacity = length;
+		m->access = access;
+		if (!revoked)
+			atomic_store(&m->live, m->stag);
+	}
+	pthread_mutex_unlock(&t->change);
+	return rc;
+}
+
+int mem_destroy(struct mem_table *t, struct mem *m)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&t->change);
+	if (atomic_load(&m->bound)) {
+		rc = -EBUSY;
+	} else {
+		quiesce(m);
+		unbind(m);
+		m->pd = NULL;
+		m->kind = MEM_FREE;
+		slot_free(&t->slots, m->index);
+	}
+	pthread_mutex_unlock(&t->change);
+	return rc;
+}
+
+enum mem_verdict mem_invalidate(struct mem_table *t, uint32_t stag, const struct rnic_pd *pd,
+				uint32_t qpn, bool remote)
+{
+	struct mem *m = lookup(t, stag);
+	enum mem_verdict v = MEM_OK;
+
+	pthread_mutex_lock(&t->change);
+	if (!m || m->kind == MEM_FREE || m->stag != stag || stag == 0 ||
+	    atomic_load(&m->live) != stag) {
+		v = MEM_BAD_STAG;
+	} else if (m->pd != pd || (m->qpn && m->qpn != qpn)) {
+		v = MEM_BAD_STREAM;
+	} else if (atomic_load(&m->bound) ||
+		   (remote && m->kind == MEM_REGION && !(m->access & FLUE_REMOTE_INVALIDATE))) {
+		v = MEM_BAD_ACCESS;
+	} else {
+		quiesce(m);
+		if (m->kind == MEM_WINDOW)
+			unbind(m);
+	}
+	pthread_mutex_unlock(&t->change);
+	return v;
+}
+
+int mem_fast_register(struct mem_table *t, uint32_t stag, const struct rnic_pd *pd,
+		      const struct flue_reg *reg)
+{
+	struct mem *m = lookup(t, stag);
+	int rc = 0;
+
+	pthread_mutex_lock(&t->change);
+	if (!m || m->kind != MEM_REGION || m->stag >> 8 != stag >> 8 || m->pd != pd ||
+	    atomic_load(&m->live) || reg->length == 0 || reg->length > m->capacity) {
+		rc = -EINVAL;
+	} else {
+		/* users may be above 0 for a moment from readers that will see live == 0 */
+		quiesce(m);
+		rekey(t, m, reg->key);
+		m->base = (char *)(uintptr_t)reg->addr;
+		m->to = first_offset(m->base, reg->access);
+		m->length = reg->length;
+		m->access = reg->access;
+		atomic_store(&m->live, m->stag);
+	}
+	pthread_mutex_unlock(&t->change);
+	return rc;
+}
+
+int mem_bind(struct mem_table *t, uint32_t stag, const struct rnic_pd *pd, uint32_t qpn,
+	     const struct flue_reg *reg)
+{
+	struct mem *w = lookup(t, stag), *m = lookup(t, reg->lkey);
+	uint32_t need = FLUE_BIND_WINDOW;
+	int rc = 0;
+
+	if (reg->access & FLUE_REMOTE_WRITE)
+		need |= FLUE_LOCAL_WRITE;
+	pthread_mutex_lock(&t->change);
+	if (!w || w->kind != MEM_WINDOW || w->stag >> 8 != stag >> 8 || w->pd != pd || !m ||
+	    m->kind != MEM_REGION || m->stag != reg->lkey || !atomic_load(&m->live) ||
+	    reg->length == 0 || check(m, pd, qpn, need, reg->addr, reg->length) != MEM_OK) {
+		rc = -EINVAL;
+	} else {
+		quiesce(w);
+		unbind(w);
+		rekey(t, w, reg->key);
+		w->base = m->base + (reg->addr - m->to);
+		w->to = reg->access & FLUE_ZERO_BASED ? 0 : reg->addr;
+		w->length = reg->length;
+		w->access = reg->access | FLUE_REMOTE_INVALIDATE;
+		w->region = m;
+		w->qpn = qpn;
+		atomic_fetch_add(&m->bound, 1);
+		atomic_store(&w->live, w->stag);
+	}
+	pthread_mutex_unlock(&t->change);
+	return rc;
+}

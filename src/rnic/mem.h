@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Tagged memory: regions and windows behind STags.
+ *
+ * An STag is a 24-bit name of a table entry and an 8-bit key that changes with every use of the
+ * entry, so a stale STag is recognised. Entries are embedded in a slot table and never freed
+ * while the adapter lives; that makes look-up possible without a lock:
+ *
+ *   reader  users++ ; is live == stag? ; check, move bytes ; users--
+ *   writer  live = 0 ; wait until users == 0 ; change or give back the entry
+ *
+ * A reader moves a bounded number of bytes without blocking between ++ and --, so the writer's
+ * wait is short, and when mem_revoke() returns no byte can move through the old STag any more.
+ */
+#ifndef FLUE_RNIC_MEM_H
+#define FLUE_RNIC_MEM_H
+
+#include <flue/types.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/slot.h"
+
+struct rnic_pd;
+
+enum mem_kind { MEM_FREE = 0, MEM_REGION, MEM_WINDOW };
+
+struct mem {
+	_Atomic uint32_t live;  /* the STag while access is allowed, else 0 */
+	_Atomic uint32_t users; /* readers between look-up and release */
+	_Atomic uint32_t bound; /* region: windows bound to it */
+	/* The rest changes only while live == 0 and users == 0, under the table's change lock. */
+	uint32_t index;
+	uint32_t stag; /* with the current key; also while revoked */
+	uint8_t kind;
+	struct rnic_pd *pd;
+	struct mem *region; /* window: what it is bound to */
+	uint32_t qpn;       /* window: number of the queue pair it is bound through */
+	char *base;         /* local address of the first byte */
+	uint64_t to;        /* tagged offset of the first byte */
+	uint64_t length;
+	uint32_t access;
+	uint64_t capacity; /* region: length at registration, limit for fast register */
+};
+
+struct mem_table {
+	struct slot_table slots;
+	pthread_mutex_t change; /* leaf: serialises revoke, validate, bind */
+};
+
+int mem_table_init(struct mem_table *t, uint32_t max);
+void mem_table_fini(struct mem_table *t);
+
+enum mem_verdict {
+	MEM_OK = 0,
+	MEM_BAD_STAG,   /* unknown, stale or revoked */
+	MEM_BAD_STREAM, /* other PD, or a window of another queue pair */
+	MEM_BAD_ACCESS,
+	MEM_BAD_BOUNDS,
+	MEM_BAD_WRAP, /* offset + length wraps 64 bits */
+};
+
+/* Where an STag's entry was found last. Entries never move, and whether the STag is still good is
+ * read from the entry itself, so this needs no invalidation. */
+struct mem_cache {
+	uint32_t stag;
+	struct mem *entry;
+};
+
+/*
+ * Look up `stag` for an access of `length` bytes at offset `to`. On MEM_OK *ptr is the local
+ * address and *ref must be given to mem_put(). `access`: all of these rights are needed.
+ */
+enum mem_verdict mem_get(struct mem_table *t, struct mem_cache *cache, uint32_t stag,
+			 const struct rnic_pd *pd, uint32_t qpn, uint32_t access, uint64_t to,
+			 uint64_t length, char **ptr, struct mem **ref);
+void mem_put(struct mem *m);
+
+/* A new region in state valid or revoked, or an unbound window. -ENOMEM, -ENOSPC. */
+int mem_register(struct mem_table *t, struct rnic_pd *pd, void *addr, uint64_t length,
+		 uint32_t access, bool revoked, struct mem **out);
+int mem_window(struct mem_table *t, struct rnic_pd *pd, struct mem **out);
+/* Everything new, under a new key. -EBUSY: windows are bound. */
+int mem_modify(struct mem_table *t, struct mem *m, struct rnic_pd *pd, void *addr, uint64_t length,
+	       uint32_t access, bool revoked);
+/* Revokes and gives the entry back. -EBUSY: windows are bound. */
+int mem_destroy(struct mem_table *t, struct mem *m);
+
+/* Local or remote invalidate. The verdict names what is wrong; `remote` adds the rule that the
+ * owner must have allowed it. */
+enum mem_verdict mem_invalidate(struct mem_table *t, uint32_t stag, const struct rnic_pd *pd,
+				uint32_t qpn, bool remote);
+/* Revoked region → valid. -EINVAL: not a revoked region of this PD, or larger than it was. */
+int mem_fast_register(struct mem_table *t, uint32_t stag, const struct rnic_pd *pd,
+		      const struct flue_reg *reg);
+/* Window → part of a region. -EINVAL. A bound window is first unbound. */
+int mem_bind(struct mem_table *t, uint32_t stag, const struct rnic_pd *pd, uint32_t qpn,
+	     const struct flue_reg *reg);
+
+#endif

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Queue pairs of the software RNIC.
+ *
+ * A queue pair lives on the engine of its receive CQ. Everything in struct qp that is not a work
+ * queue is touched under that engine's lock only. Posting takes the work queue's leaf lock, then
+ * kicks the engine; whoever gets its lock transmits.
+ *
+ * The stream belongs to the connection endpoint (cep.h) until the start-up frames are exchanged,
+ * then to the queue pair. `state` is written by qp_apply() alone, from the table in
+ * wire/qp_fsm.def.
+ */
+#ifndef FLUE_RNIC_QP_H
+#define FLUE_RNIC_QP_H
+
+#include <bsd/sys/queue.h>
+#include <flue/flue.h>
+
+#include "rnic/cq.h"
+#include "rnic/engine.h"
+#include "rnic/rnic.h"
+#include "rnic/srq.h"
+#include "rnic/wq.h"
+#include "wire/ddp.h"
+#include "wire/fsm.h"
+#include "wire/mpa.h"
+#include "wire/rdmap.h"
+
+struct cep;
+
+/* An inbound Read Request being answered. */
+struct irq_entry {
+	struct rdmap_read_request req;
+};
+
+/* One of our Reads on the wire: what the response must look like. */
+struct orq_entry {
+	uint32_t wqe; /* number in the SQ; ignored for the RTR */
+	bool rtr;
+	uint32_t stag;
+	uint64_t to;
+	uint32_t size;
+};
+
+enum tx_kind { TX_NONE = 0, TX_REQUEST, TX_RESPONSE, TX_TERMINATE, TX_RTR };
+
+/* Where the transmitter stands inside the message it is sending. Copied to look ahead. */
+struct tx_cursor {
+	uint8_t kind;      /* enum tx_kind */
+	uint32_t off;      /* bytes of the message already in FPDUs */
+	uint32_t next_wqe; /* next request to start */
+	uint32_t irq_next; /* next inbound Read to answer */
+	uint32_t orq_tail;
+	uint32_t msn_send, msn_read;
+	bool rtr_owed;
+	bool turn;    /* whose turn after this message: a response's */
+	uint64_t pos; /* octets of full operation, for markers */
+};
+
+/* Headers in front of the payload: length field, DDP header, fixed RDMAP header. */
+#define TX_HEAD_MAX (MPA_LEN_LEN + DDP_HDR_MAX + RDMAP_TERMINATE_MAX)
+/* Payloads up to here are copied behind their header: one piece is cheaper than three. */
+#define TX_SMALL 256
+
+/* One FPDU, ready to go out or partly out. */
+struct tx_fpdu {
+	uint8_t head[TX_HEAD_MAX + TX_SMALL + MPA_PAD_MAX + MPA_CRC_LEN];
+	uint8_t tail[MPA_PAD_MAX + MPA_CRC_LEN];
+	bool small; /* payload and tail stand in `head`, too */
+	uint16_t head_len, tail_len;
+	uint32_t payload;         /* bytes between head and tail */
+	uint32_t payload_off;     /* their place in the message */
+	size_t sent;              /* octets of the FPDU that TCP took */
+	struct engine_buf *stage; /* the whole FPDU in one piece, or NULL: gather from memory */
+	size_t stage_off, stage_len;
+	struct tx_cursor after; /* the cursor when this FPDU is out */
+	struct tx_cursor at;    /* ... and as it was built */
+};
+
+struct qp_tx {
+	struct tx_cursor cur;
+	struct mem_cache cache;
+	bool held;    /* responder: nothing goes out before the first FPDU came in */
+	bool blocked; /* TCP is full; EPOLLOUT is watched */
+	bool has_part;
+	bool fin_wanted, fin_sent;
+	bool busy;   /* in qp_tx_run() */
+	bool marked; /* insert markers */
+	bool term_sent;
+	struct tx_fpdu part; /* an FPDU partly out */
+	struct rdmap_terminate term;
+	bool term_owed;
+	size_t mulpdu;     /* largest ULPDU we send now */
+	size_t mulpdu_cap; /* it grows up to here when the peer shows that it takes more */
+};
+
+struct qp_rx {
+	struct mpa_stream in;
+	struct mem_cache cache;
+	struct engine_buf *buf; /* NULL: nothing pending */
+	size_t head, tail;
+	size_t expect; /* size of the last large FPDU: read one of these at a time */
+	/* direct placement of a segment whose FPDU is not in the buffer as a whole */
+	bool direct;
+	struct ddp_segment seg;
+	size_t placed;  /* payload bytes placed */
+	size_t trailer; /* pad and CRC octets still to come */
+	/* untagged queue 0 */
+	uint32_t msn_send;
+	bool have_wqe; /* a receive is being filled */
+	uint32_t filled;
+	uint32_t send_op; /* opcode of the message being received */
+	struct wqe *wqe;  /* own RQ: in place; SRQ: the copy */
+	/* other queues */
+	uint32_t msn_read, msn_term;
+	uint32_t read_got; /* bytes of the response at the head of the ORQ */
+	bool any;          /* an FPDU was received */
+	bool progress;     /* this run read something, so there may be something to send */
+	bool rtr_send;     /* a zero-length Send as ready-to-receive is expected */
+};
+
+struct qp {
+	struct rnic *rnic;
+	struct engine *engine;
+	struct rnic_pd *pd;
+	struct cq *send_cq, *recv_cq;
+	struct srq *srq;
+	struct flue_qp *owner;
+	uint32_t *state_word; /* public copy of state */
+	uint32_t qpn;
+	bool signal_all;
+	LIST_ENTRY(qp) all;
+	struct engine_kick kick;
+
+	struct wq sq, rq;
+	struct wqe *srq_wqe; /* with an SRQ: the receive being filled */
+
+	/* under the engine's lock from here on */
+	uint8_t state; /* enum qp_fsm_state */
+	struct engine_io io;
+	struct engine_timer timer;
+	struct cep *cep; /* connection being set up; NULL once it is up or gone */
+	bool connected;  /* CONNECTED was told, so DISCONNECTED is owed */
+	struct mpa_terms terms;
+	struct ddp_params ddp;
+	struct qp_tx tx;
+	struct qp_rx rx;
+	uint32_t ird, ord;
+	struct irq_entry *irq; /* ring of ird entries */
+	uint32_t irq_head, irq_tail;
+	struct orq_entry *orq; /* ring of ord entries */
+	uint32_t orq_head;
+	int close_timeout_ms;
+	uint32_t reason, detail; /* for the DISCONNECTED event */
+	bool doomed;             /* being destroyed: no more notes */
+
+	/* Notes: what is told, with the facts as they were. */
+	struct engine_note note_accepted, note_up, note_down, note_last;
+	struct flue_event ev_up, ev_down;
+	struct rnic_conn_info info;
+	uint8_t private_data[MPA_PD_MAX];
+};
+
+struct qp_attr {
+	struct rnic_pd *pd;
+	struct cq *send_cq, *recv_cq;
+	struct srq *srq;
+	uint32_t sq_depth, rq_depth, sq_sge, rq_sge, max_inline;
+	bool signal_all;
+	uint32_t *state;
+	struct flue_qp *owner;
+};
+
+int qp_create(const struct qp_attr *attr, struct qp **out);
+void qp_destroy(struct qp *q);
+int qp_reset(struct qp *q);
+int qp_post_send(struct qp *q, const struct flue_send_wr *wr, const struct flue_send_wr **bad);
+int qp_post_recv(struct qp *q, const struct flue_recv_wr *wr, const struct flue_recv_wr **bad);
+int qp_disconnect(struct qp *q, int timeout_ms);
+int qp_abort(struct qp *q);
+
+/* ---- inside the RNIC, under the engine's lock ---- */
+
+/* The start-up is done: q owns fd and enters RTS. -ENOMEM, -errno of epoll: nothing taken. */
+int qp_establish(struct qp *q, int fd, const struct mpa_terms *terms, bool initiator, bool lenient,
+		 uint32_t fpdu_max);
+/* Step the machine and perform the actions. reason/detail count for the first end only. */
+void qp_apply(struct qp *q, enum qp_fsm_event e, uint32_t reason, uint32_t detail);
+/* Nothing queued, nothing outstanding in either direction. */
+bool qp_is_idle(const struct qp *q);
+/* A request at number n is finished; completes in order as far as possible. */
+void qp_finish(struct qp *q, uint32_t n, uint32_t status);
+void qp_complete_ready(struct qp *q);
+/* Completes a receive; q->rx says which. */
+bool qp_push_recv(struct qp *q, const struct wqe *w, uint32_t status, uint32_t len, uint32_t flags,
+		  uint32_t inv_key);
+/* We found a fault in what came in: Terminate. `seg`/`ulpdu` may be NULL. */
+void qp_fault(struct qp *q, uint32_t fault, const uint8_t *ulpdu, size_t have, size_t ulpdu_len,
+	      const struct ddp_segment *seg);
+/* Our own request cannot go on: it completes with `status`, the connection ends. */
+void qp_fail_request(struct qp *q, uint32_t n, uint32_t status);
+/* The stream failed with an errno. */
+void qp_llp_error(struct qp *q, int err);
+
+/* qp_tx.c */
+void qp_tx_run(struct qp *q);
+void qp_tx_reset(struct qp *q);
+/* qp_rx.c */
+void qp_rx_run(struct qp *q);
+void qp_rx_reset(struct qp *q);
+bool qp_rx_at_boundary(const struct qp *q);
+void qp_fork_child(struct qp *q);
+
+#endif

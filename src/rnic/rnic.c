@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: MIT */
+#include "rnic/rnic.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "rnic/cep.h"
+#include "rnic/cq.h"
+#include "rnic/listener.h"
+#include "rnic/qp.h"
+#include "rnic/srq.h"
+
+/*
+ * fork(). All open adapters, so that the handlers can hold still what the child will inherit. The
+ * parent goes on as if nothing had happened; in the child every connection is gone (its copies of
+ * the sockets are closed, which the peer does not see) and engines start again on first use.
+ */
+static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
+static LIST_HEAD(, rnic) open_rnics = LIST_HEAD_INITIALIZER(open_rnics);
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+static void before_fork(void)
+{
+	struct rnic *r;
+
+	pthread_mutex_lock(&open_lock);
+	LIST_FOREACH(r, &open_rnics, all) {
+		for (uint32_t i = 0; i < r->n_engines; i++)
+			engine_fork_prepare(&r->engines[i]);
+		pthread_mutex_lock(&r->mem.change);
+		pthread_mutex_lock(&r->mem.slots.lock);
+		pthread_mutex_lock(&r->lists);
+	}
+}
+
+static void in_parent(void)
+{
+	struct rnic *r;
+
+	LIST_FOREACH(r, &open_rnics, all) {
+		pthread_mutex_unlock(&r->lists);
+		pthread_mutex_unlock(&r->mem.slots.lock);
+		pthread_mutex_unlock(&r->mem.change);
+		for (uint32_t i = r->n_engines; i-- > 0;)
+			engine_fork_parent(&r->engines[i]);
+	}
+	pthread_mutex_unlock(&open_lock);
+}
+
+static void orphan(struct rnic *r)
+{
+	struct listener *l;
+	struct cep *c;
+	struct qp *q;
+	struct cq *cq;
+	struct srq *s;
+
+	LIST_FOREACH(l, &r->listeners, all)
+		listener_fork_child(l);
+	LIST_FOREACH(c, &r->ceps, all)
+		cep_fork_child(c);
+	LIST_FOREACH(q, &r->qps, all)
+		qp_fork_child(q);
+	LIST_FOREACH(cq, &r->cqs, all)
+		cq_fork_child(cq);
+	LIST_FOREACH(s, &r->srqs, all)
+		pthread_mutex_init(&s->wq.lock, NULL);
+	for (uint32_t i = 0; i < r->n_engines; i++)
+		engine_fork_child(&r->engines[i]);
+}
+
+static void in_child(void)
+{
+	struct rnic *r;
+
+	LIST_FOREACH(r, &open_rnics, all) {
+		orphan(r);
+		pthread_mutex_unlock(&r->lists);
+		pthread_mutex_unlock(&r->mem.slots.lock);
+		pthread_mutex_unlock(&r->mem.change);
+	}
+	pthread_mutex_unlock(&open_lock);
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(before_fork, in_parent, in_child);
+}
+
+int rnic_open(const int *cpus, uint32_t n, const struct rnic_upcalls *up, void *ctx,
+	      struct rnic **out)
+{
+	struct rnic *r;
+	int rc;
+
+	if (n == 0 || n > RNIC_MAX_ENGINES)
+		return -EINVAL;
+	r = calloc(1, sizeof(*r));
+	if (!r)
+		return -ENOMEM;
+	r->engines = calloc(n, sizeof(*r->engines));
+	if (!r->engines) {
+		free(r);
+		return -ENOMEM;
+	}
+	rc = mem_table_init(&r->mem, RNIC_MAX_MR);
+	if (rc) {
+		free(r->engines);
+		free(r);
+		return rc;
+	}
+	r->up = up;
+	r->up_ctx = ctx;
+	r->n_engines = n;
+	pthread_mutex_init(&r->lists, NULL);
+	for (uint32_t i = 0; i < n; i++)
+		engine_init(&r->engines[i], cpus[i], i);
+	pthread_once(&fork_once, watch_forks);
+	pthread_mutex_lock(&open_lock);
+	LIST_INSERT_HEAD(&open_rnics, r, all);
+	pthread_mutex_unlock(&open_lock);
+	*out = r;
+	return 0;
+}
+
+void rnic_close(struct rnic *r)
+{
+	pthread_mutex_lock(&open_lock);
+	LIST_REMOVE(r, all);
+	pthread_mutex_unlock(&open_lock);
+	for (uint32_t i = 0; i < r->n_engines; i++)
+		engine_fini(&r->engines[i]);
+	mem_table_fini(&r->mem);
+	pthread_mutex_destroy(&r->lists);
+	free(r->engines);
+	free(r);
+}
+
+struct engine *rnic_engine(struct rnic *r, int cpu)
+{
+	for (uint32_t i = 0; i < r->n_engines; i++) {
+		if (r->engines[i].cpu == cpu)
+			return &r->engines[i];
+	}
+	return NULL;
+}

@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: MIT */
+#include "rnic/rx_segment.h"
+
+#include <string.h>
+
+#include "base/util.h"
+#include "rnic/umem.h"
+
+/* Faults for a bad STag, by what the peer tried (docs/design/wire.md). */
+static const uint32_t tagged_faults[] = {
+	[MEM_BAD_STAG] = FAULT_DDP_STAG,       [MEM_BAD_STREAM] = FAULT_DDP_STREAM,
+	[MEM_BAD_ACCESS] = FAULT_RDMAP_ACCESS, [MEM_BAD_BOUNDS] = FAULT_DDP_BOUNDS,
+	[MEM_BAD_WRAP] = FAULT_DDP_WRAP,
+};
+static const uint32_t read_faults[] = {
+	[MEM_BAD_STAG] = FAULT_RDMAP_STAG,     [MEM_BAD_STREAM] = FAULT_RDMAP_STREAM,
+	[MEM_BAD_ACCESS] = FAULT_RDMAP_ACCESS, [MEM_BAD_BOUNDS] = FAULT_RDMAP_BOUNDS,
+	[MEM_BAD_WRAP] = FAULT_RDMAP_WRAP,
+};
+static const uint32_t invalidate_faults[] = {
+	[MEM_BAD_STAG] = FAULT_RDMAP_NO_INVALIDATE,
+	[MEM_BAD_STREAM] = FAULT_RDMAP_PROT_NO_INVALIDATE,
+	[MEM_BAD_ACCESS] = FAULT_RDMAP_NO_INVALIDATE,
+};
+
+static struct orq_entry *orq_first(struct qp *q)
+{
+	return &q->orq[q->orq_head % (q->ord ? q->ord : 1)];
+}
+
+static bool is_send(uint8_t opcode)
+{
+	return opcode >= RDMAP_SEND && opcode <= RDMAP_SEND_SE_INV;
+}
+
+bool rx_segment_is_bulk(const uint8_t *ulpdu)
+{
+	uint8_t opcode = ulpdu[1] & 0xf;
+
+	return opcode == RDMAP_WRITE || opcode == RDMAP_READ_RESPONSE || is_send(opcode);
+}
+
+/* ---- Send ---- */
+
+static bool is_rtr(const struct qp *q, const struct ddp_segment *s)
+{
+	return q->rx.rtr_send && !q->rx.any && s->payload_len == 0 && s->last && s->mo == 0;
+}
+
+static bool take_receive(struct qp *q)
+{
+	if (q->srq) {
+		if (!srq_take(q->srq, q->srq_wqe))
+			return false;
+		q->rx.wqe = q->srq_wqe;
+	} else {
+		if (!wq_fill(&q->rq))
+			return false;
+		q->rx.wqe = wq_at(&q->rq, atomic_load(&q->rq.head));
+	}
+	q->rx.have_wqe = true;
+	q->rx.filled = 0;
+	return true;
+}
+
+static uint32_t check_send(struct qp *q, const struct ddp_segment *s)
+{
+	struct qp_rx *rx = &q->rx;
+
+	if (s->msn != rx->msn_send)
+		return FAULT_DDP_MSN;
+	if (is_rtr(q, s))
+		return WIRE_OK;
+	if (!rx->have_wqe) {
+		if (s->mo != 0)
+			return FAULT_DDP_MO;
+		if (!take_receive(q))
+			return FAULT_DDP_NO_BUFFER;
+		rx->send_op = s->opcode;
+	} else if (s->opcode != rx->send_op) {
+		return FAULT_RDMAP_OPCODE;
+	}
+	if (s->mo != rx->filled)
+		return FAULT_DDP_MO;
+	if (s->payload_len > rx->wqe->total - rx->filled) {
+		qp_push_recv(q, rx->wqe, FLUE_WC_LOCAL_LENGTH, 0, 0, 0);
+		return FAULT_DDP_TOO_LONG;
+	}
+	return WIRE_OK;
+}
+
+static uint32_t deliver_send(struct qp *q, const struct ddp_segment *s)
+{
+	struct qp_rx *rx = &q->rx;
+	uint32_t flags = 0, inv = 0;
+	enum mem_verdict v;
+
+	if (!rx->have_wqe) { /* ready-to-receive: takes a number but no receive */
+		rx->msn_send++;
+		return WIRE_OK;
+	}
+	rx->filled += (uint32_t)s->payload_len;
+	if (!s->last)
+		return WIRE_OK;
+	if (rdmap_ops[s->opcode].solicited)
+		flags |= FLUE_WC_SOLICITED;
+	if (rdmap_ops[s->opcode].invalidate) {
+		v = mem_invalidate(&q->rnic->mem, s->inv_stag, q->pd, q->qpn, true);
+		if (v != MEM_OK)
+			return invalidate_faults[v];
+		flags |= FLUE_WC_INVALIDATED;
+		inv = s->inv_stag;
+	}
+	rx->msn_send++;
+	qp_push_recv(q, rx->wqe, FLUE_WC_SUCCESS, rx->filled, flags, inv);
+	return WIRE_OK;
+}
+
+/* ---- Read ---- */
+
+static uint32_t check_read_request(struct qp *q, const struct ddp_segment *s,
+				   const uint8_t *payload)
+{
+	struct rdmap_read_request r;
+	enum mem_verdict v;
+	struct mem *ref;
+	char *p;
+
+	if (s->msn != q->rx.msn_read)
+		return FAULT_DDP_MSN;
+	if (q->irq_tail - q->irq_head >= q->ird)
+		return FAULT_RDMAP_STREAM_CATASTROPHIC;
+	rdmap_read_request_decode(&r, payload);
+	if (r.size == 0)
+		return WIRE_OK;
+	v = mem_get(&q->rnic->mem, &q->rx.cache, r.src_stag, q->pd, q->qpn, FLUE_REMOTE_READ,
+		    r.src_to, r.size, &p, &ref);
+	if (v != MEM_OK)
+		return read_faults[v];
+	mem_put(ref);
+	return WIRE_OK;
+}
+
+static uint32_t deliver_read_request(struct qp *q, const uint8_t *payload)
+{
+	rdmap_read_request_decode(&q->irq[q->irq_tail % q->ird].req, payload);
+	q->irq_tail++;
+	q->rx.msn_read++;
+	return WIRE_OK;
+}
+
+/* A response is judged by the Read it answers, never by its STag alone. */
+static uint32_t check_read_response(struct qp *q, const struct ddp_segment *s)
+{
+	const struct orq_entry *o = orq_first(q);
+	uint32_t left;
+
+	if (q->orq_head == q->tx.cur.orq_tail)
+		return FAULT_RDMAP_OPCODE;
+	left = o->size - q->rx.read_got;
+	if (s->stag != o->stag)
+		return FAULT_DDP_STAG;
+#if FLUE_PLANT_BUG == 5
+	if (s->to != o->to + q->rx.read_got)
+		return FAULT_DDP_BOUNDS;
+#else
+	if (s->to != o->to + q->rx.read_got || s->payload_len > left)
+		return FAULT_DDP_BOUNDS;
+#endif
+	if (s->last != (s->payload_len == left))
+		return FAULT_DDP_CATASTROPHIC;
+	return WIRE_OK;
+}
+
+static uint32_t deliver_read_response(struct qp *q, const struct ddp_segment *s)
+{
+	struct orq_entry o = *orq_first(q);
+	uint32_t status = FLUE_WC_SUCCESS;
+	struct wqe *w;
+
+	q->rx.read_got += (uint32_t)s->payload_len;
+	if (!s->last)
+		return WIRE_OK;
+	q->rx.read_got = 0;
+	q->orq_head++;
+	if (o.rtr)
+		return WIRE_OK;
+	w = wq_at(&q->sq, o.wqe);
+	if (w->op == FLUE_WR_READ_INV &&
+	    mem_invalidate(&q->rnic->mem, w->sg[0].lkey, q->pd, q->qpn, false) != MEM_OK)
+		status = FLUE_WC_BIND;
+	if (status != FLUE_WC_SUCCESS)
+		qp_fail_request(q, o.wqe, status);
+	else
+		qp_finish(q, o.wqe, status);
+	return WIRE_OK;
+}
+
+/* ---- Terminate ---- */
+
+/* Does the Terminate name the Read at the head of our queue? */
+static void blame_read(struct qp *q, const struct rdmap_terminate *t)
+{
+	struct rdmap_read_request r;
+	const struct orq_entry *o = orq_first(q);
+	struct wqe *w;
+
+	if (q->orq_head == q->tx.cur.orq_tail || o->rtr)
+		return;
+	w = wq_at(&q->sq, o->wqe);
+	if (t->rdmap_len == RDMAP_READ_REQUEST_LEN) {
+		rdmap_read_request_decode(&r, t->rdmap);
+		if (r.src_stag != w->rkey)
+			return;
+	} else if (wire_fault_layer(t->fault) != WIRE_LAYER_RDMAP) {
+		return;
+	}
+	if (wire_fault_layer(t->fault) == WIRE_LAYER_RDMAP)
+		w->status = wire_fault_type(t->fault) == 1 ? FLUE_WC_REMOTE_ACCESS
+							   : FLUE_WC_REMOTE_OPERATION;
+}
+
+static uint32_t deliver_terminate(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
+{
+	struct rdmap_terminate t;
+	uint32_t fault = FAULT_RDMAP_OTHER;
+
+	if (s->payload_len >= 4) {
+		/* A Terminate cut short still says what went wrong. */
+		if (rdmap_terminate_decode(&t, payload, s->payload_len) == 0)
+			blame_read(q, &t);
+		fault = t.fault;
+	}
+	qp_apply(q, QPE_RX_TERM, FLUE_CLOSE_TERMINATED, fault & 0xffff);
+	return WIRE_OK;
+}
+
+/* ---- all ---- */
+
+uint32_t rx_segment_check(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
+{
+	switch (s->opcode) {
+	case RDMAP_WRITE: return WIRE_OK; /* the target is looked up when it is placed */
+	case RDMAP_READ_RESPONSE: return check_read_response(q, s);
+	case RDMAP_READ_REQUEST: return check_read_request(q, s, payload);
+	case RDMAP_SEND:
+	case RDMAP_SEND_INV:
+	case RDMAP_SEND_SE:
+	case RDMAP_SEND_SE_INV: return check_send(q, s);
+	case RDMAP_TERMINATE: return s->msn == q->rx.msn_term ? WIRE_OK : FAULT_DDP_MSN;
+	default:
+		/* RFC 7306 is for peers that agreed on it; on this connection nobody did. */
+		return FAULT_RDMAP_OPCODE;
+	}
+}
+
+static bool hold(struct qp *q, uint32_t key, uint32_t access, uint64_t to, size_t len,
+		 struct rx_target *t, enum mem_verdict *v)
+{
+	char *p;
+
+	*v = mem_get(&q->rnic->mem, &q->rx.cache, key, q->pd, q->qpn, access, to, len, &p,
+		     &t->ref[t->n]);
+	if (*v != MEM_OK)
+		return false;
+	t->iov[t->n++] = (struct iovec) { p, len };
+	return true;
+}
+
+void rx_target_put(struct rx_target *t)
+{
+	while (t->n)
+		mem_put(t->ref[--t->n]);
+}
+
+static uint32_t target_receive(struct qp *q, size_t off, size_t len, struct rx_target *t)
+{
+	const struct wqe *w = q->rx.wqe;
+	enum mem_verdict v;
+	size_t skip = q->rx.filled + off;
+
+	for (uint32_t i = 0; len; i++) {
+		const struct flue_sge *sg = &w->sg[i];
+		size_t n;
+
+		if (skip >= sg->length) {
+			skip -= sg->length;
+			continue;
+		}
+		n = min_size(sg->length - skip, len);
+		if (!hold(q, sg->lkey, FLUE_LOCAL_WRITE, sg->addr + skip, n, t, &v)) {
+			rx_target_put(t);
+			qp_push_recv(q, w, FLUE_WC_LOCAL_PROTECTION, 0, 0, 0);
+			return FAULT_DDP_CATASTROPHIC;
+		}
+		skip = 0;
+		len -= n;
+	}
+	return WIRE_OK;
+}
+
+uint32_t rx_segment_target(struct qp *q, const struct ddp_segment *s, size_t off, size_t len,
+			   struct rx_target *t)
+{
+	const struct orq_entry *o;
+	enum mem_verdict v;
+
+	t->n = 0;
+	if (s->opcode == RDMAP_WRITE) {
+		if (hold(q, s->stag, FLUE_REMOTE_WRITE, s->to + off, len, t, &v))
+			return WIRE_OK;
+		return tagged_faults[v];
+	}
+	if (is_send(s->opcode))
+		return target_receive(q, off, len, t);
+	o = orq_first(q);
+	if (hold(q, o->stag, FLUE_LOCAL_WRITE, o->to + q->rx.read_got + off, len, t, &v))
+		return WIRE_OK;
+	wq_at(&q->sq, o->wqe)->status = FLUE_WC_LOCAL_PROTECTION;
+	return FAULT_RDMAP_CATASTROPHIC;
+}
+
+uint32_t rx_segment_place_part(struct qp *q, const struct ddp_segment *s, size_t off,
+			       const uint8_t *bytes, size_t len)
+{
+	struct rx_target t;
+	uint32_t fault;
+
+	if (len == 0)
+		return WIRE_OK;
+	fault = rx_segment_target(q, s, off, len, &t);
+	if (fault)
+		return fault;
+	for (uint32_t i = 0; i < t.n && !fault; i++) {
+		if (umem_write(t.iov[i].iov_base, bytes, t.iov[i].iov_len))
+			fault = FAULT_DDP_CATASTROPHIC;
+		bytes += t.iov[i].iov_len;
+	}
+	rx_target_put(&t);
+	return fault;
+}
+
+uint32_t rx_segment_place(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
+{
+	/* A Write is checked as a whole even where it would be placed in parts. */
+	if (s->opcode != RDMAP_WRITE && s->opcode != RDMAP_READ_RESPONSE && !is_send(s->opcode))
+		return WIRE_OK;
+	return rx_segment_place_part(q, s, 0, payload, s->payload_len);
+}
+
+uint32_t rx_segment_deliver(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
+{
+	switch (s->opcode) {
+	case RDMAP_READ_RESPONSE: return deliver_read_response(q, s);
+	case RDMAP_READ_REQUEST: return deliver_read_request(q, payload);
+	case RDMAP_TERMINATE: return deliver_terminate(q, s, payload);
+	case RDMAP_WRITE: return WIRE_OK;
+	default: return deliver_send(q, s);
+	}
+}

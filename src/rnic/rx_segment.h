@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What an inbound DDP segment means: the order checks, the place of its bytes, the delivery of
+ * its message. Every segment is checked by itself, in 64-bit arithmetic, before a byte of it is
+ * placed; state changes only in deliver (and when a receive is taken for a message's first
+ * segment). Under the engine's lock.
+ */
+#ifndef FLUE_RNIC_RX_SEGMENT_H
+#define FLUE_RNIC_RX_SEGMENT_H
+
+#include <sys/uio.h>
+
+#include "rnic/qp.h"
+
+#define RX_TARGET_MAX RNIC_MAX_SGE
+
+/* Local memory for a part of a segment's payload, held against revocation. */
+struct rx_target {
+	struct iovec iov[RX_TARGET_MAX];
+	struct mem *ref[RX_TARGET_MAX];
+	uint32_t n;
+};
+
+/* Is it a Write, Read Response or Send (by the first two octets of a ULPDU)? */
+bool rx_segment_is_bulk(const uint8_t *ulpdu);
+
+/* Order and consistency. May take a receive from the queue. */
+uint32_t rx_segment_check(struct qp *q, const struct ddp_segment *s, const uint8_t *payload);
+
+/* Where bytes off..off+len of the payload go. On WIRE_OK rx_target_put() is owed. */
+uint32_t rx_segment_target(struct qp *q, const struct ddp_segment *s, size_t off, size_t len,
+			   struct rx_target *t);
+void rx_target_put(struct rx_target *t);
+
+/* Copies a part, or all, of the payload to its place. */
+uint32_t rx_segment_place_part(struct qp *q, const struct ddp_segment *s, size_t off,
+			       const uint8_t *bytes, size_t len);
+uint32_t rx_segment_place(struct qp *q, const struct ddp_segment *s, const uint8_t *payload);
+
+/* All bytes are in place. payload is NULL after direct placement. */
+uint32_t rx_segment_deliver(struct qp *q, const struct ddp_segment *s, const uint8_t *payload);
+
+#endif

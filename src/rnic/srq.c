@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT */
+#include "rnic/srq.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "rnic/rnic.h"
+
+static void run_limit(struct engine_note *n)
+{
+	struct srq *s = container_of(n, struct srq, note);
+
+	s->rnic->up->srq_limit(s->rnic->up_ctx, s->owner);
+}
+
+int srq_create(struct rnic_pd *pd, uint32_t depth, uint32_t max_sge, void *owner, struct srq **out)
+{
+	struct srq *s = calloc(1, sizeof(*s));
+	int rc;
+
+	if (!s)
+		return -ENOMEM;
+	rc = wq_init(&s->wq, depth, max_sge, 0);
+	if (rc) {
+		free(s);
+		return rc;
+	}
+	s->rnic = pd->rnic;
+	s->pd = pd;
+	s->owner = owner;
+	s->note.run = run_limit;
+	pthread_mutex_lock(&s->rnic->lists);
+	LIST_INSERT_HEAD(&s->rnic->srqs, s, all);
+	pthread_mutex_unlock(&s->rnic->lists);
+	*out = s;
+	return 0;
+}
+
+void srq_destroy(struct srq *s)
+{
+	pthread_mutex_lock(&s->rnic->lists);
+	LIST_REMOVE(s, all);
+	pthread_mutex_unlock(&s->rnic->lists);
+	engine_untell(&s->rnic->engines[0], &s->note);
+	wq_fini(&s->wq);
+	free(s);
+}
+
+/* Under wq.lock. */
+static bool below_limit(struct srq *s)
+{
+	bool low = s->limit && wq_fill(&s->wq) < s->limit;
+
+	if (low)
+		s->limit = 0;
+	return low;
+}
+
+int srq_arm(struct srq *s, uint32_t limit)
+{
+	struct engine *e = &s->rnic->engines[0];
+	bool low;
+	int rc;
+
+	if (limit > s->wq.depth)
+		return -EINVAL;
+	engine_lock(e);
+	rc = engine_start(e);
+	engine_unlock(e);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&s->wq.lock);
+	s->limit = limit;
+	low = below_limit(s);
+	pthread_mutex_unlock(&s->wq.lock);
+	if (low)
+		engine_tell(e, &s->note);
+	return 0;
+}
+
+int srq_post(struct srq *s, const struct flue_recv_wr *wr, const struct flue_recv_wr **bad)
+{
+	int rc = 0;
+
+	for (; wr && rc == 0; wr = wr->next) {
+		rc = wq_post_recv(&s->wq, wr);
+		if (rc)
+			*bad = wr;
+	}
+	return rc;
+}
+
+bool srq_take(struct srq *s, struct wqe *w)
+{
+	struct wqe *from;
+	bool got, low = false;
+
+	pthread_mutex_lock(&s->wq.lock);
+	got = wq_fill(&s->wq) != 0;
+	if (got) {
+		from = wq_at(&s->wq, atomic_load(&s->wq.head));
+		memcpy(w, from, sizeof(*from) + from->n_sg * sizeof(from->sg[0]));
+		wq_retire(&s->wq);
+		low = below_limit(s);
+	}
+	pthread_mutex_unlock(&s->wq.lock);
+	if (low)
+		engine_tell(&s->rnic->engines[0], &s->note);
+	return got;
+}

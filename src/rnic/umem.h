@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Copies between our buffers and registered user memory.
+ *
+ * A program may unmap memory that is still registered. With a real RNIC that is harmless, the
+ * pages stay pinned; here a plain memcpy would fault. On the library's own threads, where a
+ * SIGSEGV would be nobody's but ours, copies therefore go through the kernel
+ * (process_vm_readv/writev on ourselves), which answers EFAULT instead; the connection then ends
+ * with a local protection error. On a caller's thread (which polls, waits or posts) a plain copy
+ * is used: it is several times cheaper for small messages, and a fault there names the thread
+ * that drove the transfer. Socket transfers straight into user memory are safe on any thread.
+ *
+ * Where a sandbox forbids process_vm_* (seen as EPERM or ENOSYS) plain copies are used everywhere.
+ */
+#ifndef FLUE_RNIC_UMEM_H
+#define FLUE_RNIC_UMEM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Set by each engine thread for itself: its copies must not fault. */
+extern _Thread_local bool umem_guarded;
+
+/* 0 or -EFAULT. */
+int umem_write(void *user, const void *src, size_t len);
+int umem_read(void *dst, const void *user, size_t len);
+
+#endif

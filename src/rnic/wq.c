@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: MIT */
+#include "rnic/wq.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint32_t slots_for(uint32_t depth)
+{
+	uint32_t n = 1;
+
+	while (n < depth)
+		n *= 2;
+	return n;
+}
+
+int wq_init(struct wq *q, uint32_t depth, uint32_t max_sge, uint32_t max_inline)
+{
+	size_t room = max_sge * sizeof(struct flue_sge);
+
+	memset(q, 0, sizeof(*q));
+	if (room < max_inline)
+		room = max_inline;
+	q->stride = (sizeof(struct wqe) + room + 15) & ~(size_t)15;
+	q->depth = depth;
+	q->mask = slots_for(depth) - 1;
+	q->max_sge = max_sge;
+	q->max_inline = max_inline;
+	q->mem = calloc(q->mask + 1, q->stride);
+	if (!q->mem)
+		return -ENOMEM;
+	pthread_mutex_init(&q->lock, NULL);
+	return 0;
+}
+
+void wq_fini(struct wq *q)
+{
+	if (!q->mem)
+		return;
+	free(q->mem);
+	q->mem = NULL;
+	pthread_mutex_destroy(&q->lock);
+}
+
+struct wqe *wq_next(struct wq *q)
+{
+	struct wqe *w;
+
+	if (wq_fill(q) >= q->depth)
+		return NULL;
+	w = wq_at(q, atomic_load_explicit(&q->tail, memory_order_relaxed));
+	w->state = WQE_POSTED;
+	w->status = FLUE_WC_SUCCESS;
+	return w;
+}
+
+void wq_advance(struct wq *q)
+{
+	uint32_t tail = atomic_load_explicit(&q->tail, memory_order_relaxed);
+
+	atomic_store_explicit(&q->tail, tail + 1, memory_order_release);
+}
+
+void wq_retire(struct wq *q)
+{
+	uint32_t head = atomic_load_explicit(&q->head, memory_order_relaxed);
+
+	atomic_store_explicit(&q->head, head + 1, memory_order_release);
+}
+
+int wq_total(const struct flue_sge *sg, uint32_t n, uint32_t *total)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		sum += sg[i].length;
+	if (sum > UINT32_MAX)
+		return -EINVAL;
+	*total = (uint32_t)sum;
+	return 0;
+}
+
+int wq_post_recv(struct wq *q, const struct flue_recv_wr *wr)
+{
+	struct wqe *w;
+	uint32_t total;
+	int rc = 0;
+
+	if (wr->n_sg > q->max_sge || (wr->n_sg && !wr->sg) || wq_total(wr->sg, wr->n_sg, &total))
+		return -EINVAL;
+	pthread_mutex_lock(&q->lock);
+	w = wq_next(q);
+	if (w) {
+		w->id = wr->id;
+		w->n_sg = wr->n_sg;
+		w->total = total;
+		if (wr->n_sg)
+			memcpy(w->sg, wr->sg, wr->n_sg * sizeof(*wr->sg));
+		wq_advance(q);
+	} else {
+		rc = -ENOMEM;
+	}
+	pthread_mutex_unlock(&q->lock);
+	return rc;
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Work queues: rings of requests with room for their SGEs or inline data behind each.
+ *
+ * Many producers under `lock`; one consumer, the holder of the queue pair's engine lock (for an
+ * SRQ: the holder of `lock` itself). `tail` is where the next request goes, `head` the oldest one
+ * not completed; both count without wrapping, so tail - head is the fill.
+ */
+#ifndef FLUE_RNIC_WQ_H
+#define FLUE_RNIC_WQ_H
+
+#include <flue/types.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum wqe_state { WQE_POSTED = 0, WQE_WAITING, WQE_DONE };
+
+struct wqe {
+	uint64_t id;
+	uint8_t op; /* enum flue_wr_op; receives do not use it */
+	uint8_t flags;
+	uint8_t state;  /* enum wqe_state */
+	uint8_t status; /* enum flue_wc_status */
+	uint32_t n_sg;
+	uint32_t total; /* bytes of the message, sum of the SGEs */
+	uint32_t rkey;
+	uint64_t remote_addr;
+	struct flue_reg reg;
+	struct flue_sge sg[]; /* or inline data */
+};
+
+struct wq {
+	pthread_mutex_t lock;
+	char *mem;
+	size_t stride;
+	uint32_t depth; /* as asked for */
+	uint32_t mask;  /* slots - 1; slots is a power of two */
+	uint32_t max_sge, max_inline;
+	_Atomic uint32_t head, tail;
+};
+
+/* -ENOMEM. depth 0 is a queue that is always full. */
+int wq_init(struct wq *q, uint32_t depth, uint32_t max_sge, uint32_t max_inline);
+void wq_fini(struct wq *q);
+
+static inline struct wqe *wq_at(struct wq *q, uint32_t n)
+{
+	return (struct wqe *)(q->mem + (n & q->mask) * q->stride);
+}
+
+static inline uint32_t wq_fill(struct wq *q)
+{
+	return atomic_load_explicit(&q->tail, memory_order_acquire) -
+	       atomic_load_explicit(&q->head, memory_order_acquire);
+}
+
+/* Caller holds lock. The slot for the next request, or NULL when the queue is full. */
+struct wqe *wq_next(struct wq *q);
+/* Caller holds lock: the request filled in wq_next() is posted. */
+void wq_advance(struct wq *q);
+/* Consumer: the oldest request is finished. */
+void wq_retire(struct wq *q);
+
+/* Checks and copies a receive into the queue. Takes the lock. -ENOMEM, -EINVAL. */
+int wq_post_recv(struct wq *q, const struct flue_recv_wr *wr);
+
+/* Sum of SGE lengths; -EINVAL above 2^32-1. */
+int wq_total(const struct flue_sge *sg, uint32_t n, uint32_t *total);
+
+#endif
