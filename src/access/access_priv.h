@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The access layer (RD-7): what all providers share. It turns the public API into provider slots
+ * and provider up-calls into events and results; nothing in it knows which provider is below.
+ *
+ * Every public object is the first member of an access object. Functions inside the layer return
+ * 0 or a negative errno; the functions in the public ops tables convert once, with acc_ok() or
+ * acc_null(). Names that cross a file begin with acc_, because the layers share one library.
+ *
+ * Locks, outermost first; none is held while a provider slot or a user's function is called,
+ * except the balancing function, which runs under acc_adapter.lock.
+ *   acc_listener.lock   queue of requests
+ *   acc_qp.lock         phase of the connection
+ *   acc_cq.lock         pending notice
+ *   acc_adapter.lock    load of the processors
+ *   acc_events.lock     event queue
+ */
+#ifndef FLUE_ACCESS_PRIV_H
+#define FLUE_ACCESS_PRIV_H
+
+#include <errno.h>
+#include <flue/flue.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/queue.h>
+#include <time.h>
+
+#include "provider/provider.h"
+
+#define ACC_MAX_PRIVATE     512  /* MPA revision 1 */
+#define ACC_MAX_PRIVATE_V2  508  /* revision 2 takes four octets for IRD and ORD */
+#define ACC_MARGIN_MS       1000 /* patience beyond a provider's own timers */
+#define ACC_GRACE_MS        100  /* for the up-call that an abort promises */
+#define ACC_EVENTS_PER_CONN 4    /* ACCEPTED, CONNECTED, DISCONNECTED, LAST_RECEIVE */
+
+/* Octets of `type` up to and including `last`: the size a first-version program passes. */
+#define ACC_ATTR_SIZE(type, last) (offsetof(type, last) + sizeof(((type *)0)->last))
+
+struct acc_adapter;
+struct acc_source;
+
+/* ---- results ---- */
+
+static inline bool acc_ok(int rc)
+{
+	if (rc >= 0)
+		return true;
+	errno = -rc;
+	return false;
+}
+
+static inline void *acc_null(int rc)
+{
+	errno = -rc;
+	return NULL;
+}
+
+/* ---- attr.c ---- */
+
+/*
+ * Copy a caller's attribute structure into `to` (of `to_size` octets), whatever header the caller
+ * was built with: fields it does not know become zero; fields that we do not know must be zero.
+ * -EINVAL: NULL, smaller than `first` (the first version), or an unknown field set.
+ */
+int acc_attr_copy(void *to, size_t to_size, const void *from, size_t first);
+/* -EINVAL unless `addr` is a whole IPv4 or IPv6 address. */
+int acc_check_address(const struct sockaddr *addr, socklen_t len);
+
+/* ---- op.c: a provider's later answer, waited for ---- */
+
+struct acc_op {
+	struct prov_op base;
+	_Atomic uint32_t answered;
+	int result;
+};
+
+void acc_op_done(struct prov_op *op, int result);
+#define ACC_OP_INIT                      \
+	{                                \
+		.base.done = acc_op_done \
+	}
+/* rc = acc_op_result(&op, ops->slot(..., &op.base)): the answer, now or later. */
+int acc_op_result(struct acc_op *op, int rc);
+
+/* Deadlines are on CLOCK_MONOTONIC. ms < 0: none, acc_wait_until() gets NULL. */
+const struct timespec *acc_deadline(struct timespec *at, int ms);
+/* Wait for `cond`. False when the deadline has passed. */
+bool acc_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, const struct timespec *at);
+
+/* ---- callback.c: which user's functions are running on this thread ---- */
+
+struct acc_frame {
+	const void *object, *other;
+	struct acc_frame *outer;
+};
+
+/* `other`: a second object the call is for, or NULL. */
+void acc_frame_enter(struct acc_frame *frame, const void *object, const void *other);
+void acc_frame_leave(struct acc_frame *frame);
+/* Is a callback for `object` (NULL: any) running on this thread? */
+bool acc_in_callback(const void *object);
+
+/* ---- event.c ---- */
+
+/*
+ * An event that waits to be taken. Slots belong to their object and are reserved before anything
+ * can raise the event, so raising one needs no memory and can not fail.
+ */
+struct acc_slot {
+	TAILQ_ENTRY(acc_slot) link; /* in acc_events.queue or acc_source.idle */
+	struct acc_source *source;
+	struct flue_event ev;
+	uint32_t count; /* times to hand it out; > 1 only for counted sources */
+	bool on_heap;
+};
+TAILQ_HEAD(acc_slots, acc_slot);
+
+/* The adapter's event queue. */
+struct acc_events {
+	pthread_mutex_t lock;
+	pthread_cond_t filled;
+	struct acc_slots queue;
+	int fd; /* -1 until somebody asks */
+};
+
+/* What an object that has events embeds. */
+struct acc_source {
+	struct acc_adapter *adapter;
+	void *object; /* public pointer, for ev.u */
+	flue_event_fn fn;
+	void *arg;
+	struct acc_slot *counted; /* non-NULL: the one slot, for any number of equal events */
+	struct acc_slots idle;
+};
+
+void acc_events_init(struct acc_events *events);
+void acc_events_fini(struct acc_events *events);
+int acc_events_take(struct acc_adapter *a, struct flue_event *ev, int timeout_ms);
+int acc_events_fd(struct acc_adapter *a);
+
+void acc_source_init(struct acc_source *source, struct acc_adapter *a, void *object,
+		     flue_event_fn fn, void *arg);
+/* Gives the source a slot that lives in its object. */
+void acc_source_add(struct acc_source *source, struct acc_slot *slot);
+/* Makes sure that n slots are idle, so that n events can be raised. -ENOMEM. */
+int acc_source_reserve(struct acc_source *source, uint32_t n);
+/* Forgets queued events. Nothing raises events of this source any more. */
+void acc_source_fini(struct acc_source *source);
+/* Calls the object's handler (then no lock may be held), or queues (then the object's lock may
+ * be, so that events are queued in the order in which they were decided). */
+void acc_event_raise(struct acc_source *source, const struct flue_event *ev);
+/* Counted sources: at most `left` of the queued notices are still true. */
+void acc_event_limit(struct acc_source *source, uint32_t left);
+
+/* ---- completion.c ---- */
+
+/* One participating processor (CH-2). */
+struct acc_cpu {
+	int cpu;
+	int handler;       /* the provider's id */
+	uint32_t cqs, qps; /* acc_adapter.lock */
+	_Atomic uint64_t events;
+	uint64_t seen, recent; /* for FLUE_BALANCE_LEAST_EVENTS; acc_adapter.lock */
+};
+
+/* Fills a->cpus[].handler. */
+int acc_completion_init(struct acc_adapter *a);
+/* Picks a processor for a CQ (wanted: cpu + 1 or 0) and counts the CQ there. -EINVAL. */
+int acc_completion_bind(struct acc_adapter *a, int cpu_plus_1, struct acc_cpu **out);
+void acc_completion_unbind(struct acc_adapter *a, struct acc_cpu *cpu);
+/* Counts a QP (delta 1 or -1) on the processor of its receive CQ. */
+void acc_completion_count_qp(struct acc_adapter *a, struct acc_cpu *cpu, int delta);
+
+/* ---- adapter.c ---- */
+
+struct acc_adapter {
+	struct flue_adapter pub;
+	const struct prov_ops *ops;
+	struct prov_adapter *prov;
+	struct flue_caps caps;
+	atomic_uint children;
+	unsigned fork_gen;
+	struct acc_events events;
+
+	pthread_mutex_t lock;
+	struct acc_cpu *cpus; /* pub.n_cpus of them, in the order of pub.cpus */
+	int *cpu_numbers;     /* pub.cpus */
+	uint32_t next_cpu, balance;
+	uint32_t (*choose_cpu)(const struct flue_cpu_load *load, uint32_t n, void *arg);
+	void *choose_arg;
+	struct flue_cpu_load *load; /* scratch for choose_cpu */
+};
+
+static inline struct acc_adapter *to_adapter(struct flue_adapter *a)
+{
+	return (struct acc_adapter *)a;
+}
+
+/*
+ * After fork(), the child may only destroy what it inherited: other threads of the parent may have
+ * been anywhere, so the locks and lists of such an adapter are not to be trusted.
+ */
+bool acc_inherited(const struct acc_adapter *a);
+/* 0, or -ENODEV for an inherited adapter. */
+int acc_usable(const struct acc_adapter *a);
+
+/* ---- pd.c, mr.c ---- */
+
+struct acc_pd {
+	struct flue_pd pub;
+	struct prov_pd *prov;
+	atomic_uint children;
+};
+
+static inline struct acc_pd *to_pd(struct flue_pd *pd)
+{
+	return (struct acc_pd *)pd;
+}
+
+struct flue_pd *acc_pd_create(struct flue_adapter *adapter);
+struct flue_mr *acc_mr_register(struct flue_pd *pd, const struct flue_mr_attr *attr);
+struct flue_mw *acc_mw_create(struct flue_pd *pd);
+
+/* ---- cq.c ---- */
+
+struct acc_cq {
+	struct flue_cq pub;
+	const struct prov_ops *ops;
+	struct prov_cq *prov;
+	flue_completion_fn on_completion;
+	void *arg;
+	struct acc_cpu *cpu;
+	atomic_uint children;
+	/*
+	 * on_completion only. `calls` counts calls of the provider's handler that are not worked off,
+	 * so that two threads never drain at once. `turn` is odd from before a completion is taken
+	 * until the user's function has returned from it.
+	 */
+	atomic_uint calls;
+	atomic_uint turn;
+
+	pthread_mutex_t lock;
+	bool pending;      /* a notify request waits for its completion */
+	uint32_t kind;     /* of the pending request */
+	flue_notify_fn fn; /* of the pending request */
+	void *fn_arg;
+	bool noticed; /* since the last clear_fd() */
+	int fd;
+
+	atomic_bool failed;
+	struct acc_source source;
+	struct acc_slot slot;
+};
+
+static inline struct acc_cq *to_cq(struct flue_cq *cq)
+{
+	return (struct acc_cq *)cq;
+}
+
+struct flue_cq *acc_cq_create(struct flue_adapter *adapter, const struct flue_cq_attr *attr);
+/* From completion.c: the provider says that an armed CQ got a completion. */
+void acc_cq_fired(struct acc_cq *cq);
+/* Up-call. */
+void acc_cq_error(void *cq_owner);
+/* Returns when no on_completion call that may name a QP destroyed just now is running. */
+void acc_cq_pass(struct acc_cq *cq);
+
+/* ---- srq.c ---- */
+
+struct acc_srq {
+	struct flue_srq pub;
+	const struct prov_ops *ops;
+	struct prov_srq *prov;
+	atomic_uint children;
+	atomic_bool armed;
+	struct acc_source source;
+	struct acc_slot slot;
+};
+
+static inline struct acc_srq *to_srq(struct flue_srq *srq)
+{
+	return (struct acc_srq *)srq;
+}
+
+struct flue_srq *acc_srq_create(struct flue_pd *pd, const struct flue_srq_attr *attr);
+/* Up-call. */
+void acc_srq_limit(void *srq_owner);
+
+/* ---- qp.c, conn.c ---- */
+
+/* Where a QP's connection is, as its user was told. */
+enum acc_phase {
+	ACC_NONE = 0, /* no connection; its end, if there was one, has been told */
+	ACC_SETUP,    /* connect(), accept() or start() under way */
+	ACC_HELD,     /* deferred: the peer accepted, start() is awaited */
+	ACC_UP,
+	ACC_ADRIFT, /* the provider did not answer in time; its late news are of no interest */
+	ACC_NPHASES,
+};
+
+struct acc_qp {
+	struct flue_qp pub;
+	const struct prov_ops *ops;
+	struct prov_qp *prov;
+	struct acc_source source;
+	/* One more than a connection needs: the last one's LAST_RECEIVE may still be due. */
+	struct acc_slot slots[ACC_EVENTS_PER_CONN + 1];
+
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	enum acc_phase phase;
+	bool defer, async;
+	bool waited;   /* a blocked caller takes the outcome of the set-up */
+	bool last_due; /* LAST_RECEIVE may come */
+	int outcome;   /* for the blocked caller */
+	uint32_t ends; /* set-ups and connections that ended, and how the last one did: */
+	struct flue_event end;
+	uint8_t private_data[ACC_MAX_PRIVATE];
+};
+
+static inline struct acc_qp *to_qp(struct flue_qp *qp)
+{
+	return (struct acc_qp *)qp;
+}
+
+struct flue_qp *acc_qp_create(struct flue_pd *pd, const struct flue_qp_attr *attr);
+
+bool acc_conn_connect(struct flue_qp *qp, const struct flue_conn_attr *attr);
+bool acc_conn_start(struct flue_qp *qp);
+bool acc_conn_disconnect(struct flue_qp *qp, int timeout_ms);
+bool acc_conn_abort(struct flue_qp *qp);
+bool acc_conn_reset(struct flue_qp *qp);
+/* Up-call. */
+void acc_conn_event(void *qp_owner, const struct flue_event *ev, const struct prov_conn_info *conn);
+/* Copies, checks and defaults; `private_max` depends on the MPA revision. -EINVAL. */
+int acc_conn_attr(const struct acc_adapter *a, struct flue_conn_attr *to,
+		  const struct flue_conn_attr *from, size_t private_max);
+/* The steps of connect() that accept() shares. -EISCONN, -EDEADLK, -ENOMEM. */
+int acc_conn_begin(struct acc_qp *qp, const struct flue_conn_attr *attr, const void *private_data,
+		   size_t private_len);
+/* `rc`: the slot's answer; then waits unless asynchronous. */
+int acc_conn_finish(struct acc_qp *qp, const struct flue_conn_attr *attr, int rc);
+
+/* ---- listener.c ---- */
+
+struct acc_request {
+	struct flue_conn_request pub;
+	struct prov_request *prov;
+	TAILQ_ENTRY(acc_request) link;
+	uint8_t private_data[ACC_MAX_PRIVATE];
+};
+TAILQ_HEAD(acc_requests, acc_request);
+
+struct acc_listener {
+	struct flue_listener pub;
+	const struct prov_ops *ops;
+	struct prov_listener *prov;
+	uint32_t backlog;
+	atomic_uint held; /* requests handed out and neither accepted nor rejected */
+	pthread_mutex_t lock;
+	pthread_cond_t arrived;
+	struct acc_requests queue;
+	uint32_t queued;
+	struct acc_source source;
+	struct acc_slot slot;
+};
+
+struct flue_listener *acc_listener_create(struct flue_adapter *adapter,
+					  const struct flue_listen_attr *attr);
+/* Up-call. */
+int acc_listener_request(void *listener_owner, struct prov_request *req,
+			 const struct prov_request_info *info);
+
+#endif

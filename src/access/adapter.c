@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: MIT */
+/* Adapters: opening one, its event file, and the rules after fork(). */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "access/access_priv.h"
+
+static atomic_uint fork_gen;
+static atomic_uint opened;
+
+static void in_child(void)
+{
+	atomic_fetch_add(&fork_gen, 1);
+}
+
+static void watch_forks(void)
+{
+	/* Fails only for want of memory; then a child that touches inherited objects is on its own. */
+	pthread_atfork(NULL, NULL, in_child);
+}
+
+bool acc_inherited(const struct acc_adapter *a)
+{
+	return a->fork_gen != atomic_load_explicit(&fork_gen, memory_order_relaxed);
+}
+
+int acc_usable(const struct acc_adapter *a)
+{
+	return acc_inherited(a) ? -ENODEV : 0;
+}
+
+static const struct prov_upcalls upcalls = {
+	.qp_event = acc_conn_event,
+	.cq_error = acc_cq_error,
+	.srq_limit = acc_srq_limit,
+	.request = acc_listener_request,
+};
+
+static void free_adapter(struct acc_adapter *a)
+{
+	acc_events_fini(&a->events);
+	free(a->load);
+	free(a->cpus);
+	free(a->cpu_numbers);
+	free(a);
+}
+
+static bool adapter_close(struct flue_adapter *adapter)
+{
+	struct acc_adapter *a = to_adapter(adapter);
+
+	if (acc_in_callback(NULL))
+		return acc_ok(-EDEADLK);
+	if (atomic_load(&a->children))
+		return acc_ok(-EBUSY);
+	a->ops->close(a->prov);
+	free_adapter(a);
+	return true;
+}
+
+static bool adapter_get_event(struct flue_adapter *adapter, struct flue_event *ev, int timeout_ms)
+{
+	struct acc_adapter *a = to_adapter(adapter);
+	int rc = ev ? acc_usable(a) : -EINVAL;
+
+	return acc_ok(rc ? rc : acc_events_take(a, ev, timeout_ms));
+}
+
+static int adapter_event_fd(struct flue_adapter *adapter)
+{
+	struct acc_adapter *a = to_adapter(adapter);
+	int rc = acc_usable(a);
+
+	if (!rc)
+		rc = acc_events_fd(a);
+	return acc_ok(rc) ? rc : -1;
+}
+
+static const struct flue_adapter_ops adapter_ops = {
+	.size = sizeof(adapter_ops),
+	.close = adapter_close,
+	.create_pd = acc_pd_create,
+	.create_cq = acc_cq_create,
+	.listen = acc_listener_create,
+	.get_event = adapter_get_event,
+	.event_fd = adapter_event_fd,
+};
+
+static bool valid_cpus(const int *cpus, uint32_t n)
+{
+	long most = sysconf(_SC_NPROCESSORS_CONF);
+
+	if (!n)
+		return false;
+	for (uint32_t i = 0; i < n; i++) {
+		if (cpus[i] < 0 || cpus[i] >= most)
+			return false;
+		for (uint32_t j = 0; j < i; j++)
+			if (cpus[j] == cpus[i])
+				return false;
+	}
+	return true;
+}
+
+/* Processors the calling thread may run on, into a new array. */
+static int default_cpus(int **out, uint32_t *n)
+{
+	int most = (int)sysconf(_SC_NPROCESSORS_CONF);
+	size_t size;
+	cpu_set_t *set;
+	int rc = -ENOMEM;
+
+	if (most < CPU_SETSIZE)
+		most = CPU_SETSIZE;
+	size = CPU_ALLOC_SIZE(most);
+	set = CPU_ALLOC(most);
+	if (!set)
+		return -ENOMEM;
+	if (sched_getaffinity(0, size, set)) {
+		rc = -errno;
+		goto free_set;
+	}
+	*out = calloc((size_t)CPU_COUNT_S(size, set), sizeof(**out));
+	if (!*out)
+		goto free_set;
+	*n = 0;
+	for (int cpu = 0; cpu < most; cpu++)
+		if (CPU_ISSET_S(cpu, size, set))
+			(*out)[(*n)++] = cpu;
+	rc = 0;
+free_set:
+	CPU_FREE(set);
+	return rc;
+}
+
+static int copy_cpus(const struct flue_open_attr *attr, int **out, uint32_t *n)
+{
+	if (!attr->cpus)
+		return attr->n_cpus ? -EINVAL : default_cpus(out, n);
+	if (!valid_cpus(attr->cpus, attr->n_cpus))
+		return -EINVAL;
+	*out = malloc(attr->n_cpus * sizeof(**out));
+	if (!*out)
+		return -ENOMEM;
+	memcpy(*out, attr->cpus, attr->n_cpus * sizeof(**out));
+	*n = attr->n_cpus;
+	return 0;
+}
+
+static int make_cpus(struct acc_adapter *a, const struct flue_open_attr *attr)
+{
+	int rc = copy_cpus(attr, &a->cpu_numbers, &a->pub.n_cpus);
+
+	if (rc)
+		return rc;
+	a->pub.cpus = a->cpu_numbers;
+	a->cpus = calloc(a->pub.n_cpus, sizeof(*a->cpus));
+	a->load = calloc(a->pub.n_cpus, sizeof(*a->load));
+	if (!a->cpus || !a->load)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < a->pub.n_cpus; i++)
+		a->cpus[i].cpu = a->cpu_numbers[i];
+	a->balance = attr->balance;
+	a->choose_cpu = attr->choose_cpu;
+	a->choose_arg = attr->choose_arg;
+	return 0;
+}
+
+static void make_caps(struct acc_adapter *a)
+{
+	a->ops->query(&a->caps);
+	a->caps.size = sizeof(a->caps);
+	if (!a->caps.provider[0])
+		snprintf(a->caps.provider, sizeof(a->caps.provider), "%s", a->ops->name);
+	if (!a->caps.adapter[0])
+		snprintf(a->caps.adapter, sizeof(a->caps.adapter), "%.20s%u", a->ops->name,
+			 atomic_fetch_add(&opened, 1));
+	a->pub.caps = &a->caps;
+}
+
+static int open_adapter(struct acc_adapter *a, const struct flue_open_attr *attr)
+{
+	int rc = make_cpus(a, attr);
+
+	if (rc)
+		return rc;
+	rc = a->ops->open(a->cpu_numbers, a->pub.n_cpus, &upcalls, &a->prov);
+	if (rc)
+		return rc;
+	rc = acc_completion_init(a);
+	if (rc)
+		a->ops->close(a->prov);
+	return rc;
+}
+
+struct flue_adapter *flue_open(const struct flue_open_attr *attr)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	struct flue_open_attr none = FLUE_ATTR(struct flue_open_attr), copy;
+	const struct prov_ops *ops;
+	struct acc_adapter *a;
+	int rc = acc_attr_copy(&copy, sizeof(copy), attr ? attr : &none,
+			       ACC_ATTR_SIZE(struct flue_open_attr, choose_arg));
+
+	if (rc || copy.balance >= FLUE_BALANCE_NPOLICIES)
+		return acc_null(-EINVAL);
+	ops = provider_find(copy.provider ? copy.provider : "soft");
+	if (!ops)
+		return acc_null(-ENOENT);
+	pthread_once(&once, watch_forks);
+	a = calloc(1, sizeof(*a));
+	if (!a)
+		return acc_null(-ENOMEM);
+	a->pub.ops = &adapter_ops;
+	a->ops = ops;
+	a->fork_gen = atomic_load(&fork_gen);
+	a->lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	acc_events_init(&a->events);
+	make_caps(a);
+	rc = open_adapter(a, &copy);
+	if (rc) {
+		free_adapter(a);
+		return acc_null(rc);
+	}
+	return &a->pub;
+}
+
+bool flue_provider_info(uint32_t index, struct flue_provider_info *info)
+{
+	const struct prov_ops *ops = provider_at(index);
+	struct flue_provider_info full = FLUE_ATTR(struct flue_provider_info);
+	size_t size;
+
+	if (!info || info->size < ACC_ATTR_SIZE(struct flue_provider_info, description))
+		return acc_ok(-EINVAL);
+	if (!ops)
+		return acc_ok(-ENOENT);
+	full.name = ops->name;
+	full.description = ops->description;
+	ops->query(&full.caps);
+	full.caps.size = sizeof(full.caps);
+	size = info->size < sizeof(full) ? info->size : sizeof(full);
+	memcpy(info, &full, size);
+	info->size = size;
+	return true;
+}

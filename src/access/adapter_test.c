@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "access/fake_priv.h"
+
+static int reset(void **state)
+{
+	fake_reset();
+	return 0;
+}
+
+static void open_shows_processors_and_capabilities(void **state)
+{
+	struct flue_adapter *a = flue_open(&(struct flue_open_attr) {
+		.size = sizeof(struct flue_open_attr), .provider = "fake" });
+	struct flue_provider_info info = FLUE_ATTR(struct flue_provider_info);
+	uint32_t i = 0;
+
+	assert_non_null(a);
+	assert_true(a->n_cpus >= 1);
+	assert_int_equal(fake.adapter->n_cpus, a->n_cpus);
+	assert_int_equal(fake.made_handlers, a->n_cpus);
+	assert_string_equal(a->caps->provider, "fake");
+	assert_int_equal(a->caps->max_sge, 4);
+	assert_true(flue_close(a));
+	assert_int_equal(fake.closes, 1);
+
+	while (flue_provider_info(i, &info) && strcmp(info.name, "fake"))
+		i++;
+	assert_string_equal(info.description, "answers as the test says");
+	assert_int_equal(info.caps.max_inline, 64);
+	assert_fails(flue_provider_info(100, &info), ENOENT);
+	info.size = 1;
+	assert_fails(flue_provider_info(0, &info), EINVAL);
+	assert_fails(flue_provider_info(0, NULL), EINVAL);
+}
+
+static void open_refuses_bad_arguments(void **state)
+{
+	struct flue_open_attr attr = FLUE_ATTR(struct flue_open_attr);
+	const int twice[] = { 0, 0 }, negative[] = { -1 }, absent[] = { 1 << 20 };
+
+	attr.provider = "nobody";
+	assert_fails(flue_open(&attr), ENOENT);
+	attr.provider = "fake";
+	attr.balance = FLUE_BALANCE_NPOLICIES;
+	assert_fails(flue_open(&attr), EINVAL);
+	attr.balance = 0;
+	attr.n_cpus = 1;
+	assert_fails(flue_open(&attr), EINVAL);
+	attr.size = 8;
+	assert_fails(flue_open(&attr), EINVAL);
+	assert_fails(fake_open(twice, 2), EINVAL);
+	assert_fails(fake_open(twice, 0), EINVAL);
+	assert_fails(fake_open(negative, 1), EINVAL);
+	assert_fails(fake_open(absent, 1), EINVAL);
+	assert_int_equal(fake.opens, 0);
+}
+
+static void open_passes_on_what_the_provider_says(void **state)
+{
+	fake.rc.open = -EMFILE;
+	assert_fails(fake_open(NULL, 0), EMFILE);
+	fake.rc.open = 0;
+	fake.rc.handler = -ENOMEM;
+	assert_fails(fake_open(NULL, 0), ENOMEM);
+	assert_int_equal(fake.closes, 1);
+}
+
+/* One object of each kind below an adapter. */
+struct tree {
+	struct flue_adapter *a;
+	struct flue_pd *pd;
+	struct flue_mr *mr;
+	struct flue_mw *mw;
+	struct flue_cq *cq;
+	struct flue_srq *srq;
+	struct flue_qp *qp;
+	struct flue_listener *l;
+};
+
+static uint8_t memory[4096];
+
+static void grow(struct tree *t)
+{
+	struct flue_qp_attr qp = FLUE_ATTR(struct flue_qp_attr);
+	struct flue_srq_attr srq = FLUE_ATTR(struct flue_srq_attr);
+	struct flue_listen_attr listen = FLUE_ATTR(struct flue_listen_attr);
+
+	t->a = fake_open(NULL, 0);
+	t->pd = flue_create_pd(t->a);
+	t->mr = flue_register(t->pd, memory, sizeof(memory), FLUE_LOCAL_WRITE);
+	t->mw = t->pd->ops->create_mw(t->pd);
+	t->cq = flue_create_cq(t->a, 10);
+	srq.depth = 10;
+	t->srq = t->pd->ops->create_srq(t->pd, &srq);
+	qp.send_cq = qp.recv_cq = t->cq;
+	qp.srq = t->srq;
+	qp.sq_depth = 1;
+	t->qp = t->pd->ops->create_qp(t->pd, &qp);
+	listen.local = fake_address();
+	listen.local_len = sizeof(struct sockaddr_in);
+	t->l = t->a->ops->listen(t->a, &listen);
+	assert_non_null(t->qp);
+	assert_non_null(t->l);
+}
+
+static void fell(struct tree *t)
+{
+	assert_true(t->l->ops->destroy(t->l));
+	assert_true(flue_destroy_qp(t->qp));
+	assert_true(t->srq->ops->destroy(t->srq));
+	assert_true(flue_destroy_cq(t->cq));
+	assert_true(t->mw->ops->destroy(t->mw));
+	assert_true(flue_deregister(t->mr));
+	assert_true(flue_destroy_pd(t->pd));
+	assert_true(flue_close(t->a));
+}
+
+static void parents_with_children_refuse_destruction(void **state)
+{
+	struct tree t;
+
+	grow(&t);
+	assert_fails(flue_close(t.a), EBUSY);
+	assert_fails(flue_destroy_pd(t.pd), EBUSY);
+	assert_fails(flue_destroy_cq(t.cq), EBUSY);
+	assert_fails(t.srq->ops->destroy(t.srq), EBUSY);
+	assert_int_equal(t.qp->number, 7);
+	assert_int_equal(t.qp->sq_sge, 1);
+	assert_int_equal(t.srq->max_sge, 1);
+	fell(&t);
+}
+
+static void control_calls_wait_when_the_provider_answers_later(void **state)
+{
+	struct tree t;
+
+	fake.later = true;
+	grow(&t);
+	assert_true(t.cq->ops->resize(t.cq, 20));
+	assert_true(t.qp->ops->reset(t.qp));
+	assert_true(t.mr->ops->modify(t.mr, FLUE_MR_PD, NULL, t.pd));
+	fell(&t);
+}
+
+static void objects_stay_usable_when_destroying_them_fails(void **state)
+{
+	struct tree t;
+
+	grow(&t);
+	fake.rc.destroy_pd = fake.rc.deregister_mr = fake.rc.destroy_mw = -EIO;
+	fake.rc.destroy_cq = fake.rc.destroy_srq = fake.rc.destroy_qp = -EIO;
+	fake.rc.destroy_listener = -EIO;
+	assert_fails(t.l->ops->destroy(t.l), EIO);
+	assert_fails(flue_destroy_qp(t.qp), EIO);
+	assert_fails(flue_deregister(t.mr), EIO);
+	assert_fails(t.mw->ops->destroy(t.mw), EIO);
+	assert_fails(flue_destroy_pd(t.pd), EBUSY);
+	fake.rc.destroy_qp = 0;
+	assert_true(flue_destroy_qp(t.qp));
+	assert_fails(flue_destroy_cq(t.cq), EIO);
+	assert_fails(t.srq->ops->destroy(t.srq), EIO);
+	memset(&fake.rc, 0, sizeof(fake.rc));
+	t.qp = NULL;
+	assert_true(t.srq->ops->destroy(t.srq));
+	assert_true(t.l->ops->destroy(t.l));
+	assert_true(flue_destroy_cq(t.cq));
+	assert_true(t.mw->ops->destroy(t.mw));
+	assert_true(flue_deregister(t.mr));
+	fake.rc.destroy_pd = -EIO;
+	assert_fails(flue_destroy_pd(t.pd), EIO);
+	fake.rc.destroy_pd = 0;
+	assert_true(flue_destroy_pd(t.pd));
+	assert_true(flue_close(t.a));
+}
+
+static void creating_fails_as_the_provider_says_and_leaves_no_child(void **state)
+{
+	struct flue_qp_attr qp = FLUE_ATTR(struct flue_qp_attr);
+	struct flue_srq_attr srq = FLUE_ATTR(struct flue_srq_attr);
+	struct flue_listen_attr listen = FLUE_ATTR(struct flue_listen_attr);
+	struct flue_adapter *a = fake_open(NULL, 0);
+	struct flue_pd *pd = flue_create_pd(a);
+	struct flue_cq *cq = flue_create_cq(a, 4);
+
+	fake.rc.pd = fake.rc.mr = fake.rc.mw = fake.rc.cq = fake.rc.srq = fake.rc.qp = -ENOSPC;
+	fake.rc.listen = -EADDRINUSE;
+	assert_fails(flue_create_pd(a), ENOSPC);
+	assert_fails(flue_register(pd, memory, 1, 0), ENOSPC);
+	assert_fails(pd->ops->create_mw(pd), ENOSPC);
+	assert_fails(flue_create_cq(a, 1), ENOSPC);
+	srq.depth = 1;
+	assert_fails(pd->ops->create_srq(pd, &srq), ENOSPC);
+	qp.send_cq = qp.recv_cq = cq;
+	qp.sq_depth = 1;
+	assert_fails(pd->ops->create_qp(pd, &qp), ENOSPC);
+	listen.local = fake_address();
+	listen.local_len = sizeof(struct sockaddr_in);
+	assert_fails(a->ops->listen(a, &listen), EADDRINUSE);
+	assert_true(flue_destroy_cq(cq));
+	assert_true(flue_destroy_pd(pd));
+	assert_true(flue_close(a));
+}
+
+/* In the child every call but destruction is refused, and nothing hangs. */
+static void child_of_fork_can_only_destroy_what_it_inherited(void **state)
+{
+	struct tree t;
+	struct flue_event ev;
+	int status;
+	pid_t pid;
+
+	grow(&t);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (!pid) {
+		bool good;
+
+		alarm(10);
+		good = !flue_create_pd(t.a) && errno == ENODEV;
+		good = good && !flue_create_cq(t.a, 1) && errno == ENODEV;
+		good = good && !flue_get_event(t.a, &ev, -1) && errno == ENODEV;
+		good = good && t.a->ops->event_fd(t.a) == -1 && errno == ENODEV;
+		good = good && !t.l->ops->get_request(t.l, -1) && errno == ENODEV;
+		good = good && !t.qp->ops->reset(t.qp) && errno == ENODEV;
+		good = good && t.l->ops->destroy(t.l) && flue_destroy_qp(t.qp);
+		good = good && t.srq->ops->destroy(t.srq) && flue_destroy_cq(t.cq);
+		good = good && t.mw->ops->destroy(t.mw) && flue_deregister(t.mr);
+		good = good && flue_destroy_pd(t.pd) && flue_close(t.a);
+		_exit(good ? 0 : 1);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	fell(&t);
+}
+
+static void attributes_of_other_versions_are_understood(void **state)
+{
+	struct {
+		struct flue_open_attr attr;
+		uint64_t later;
+	} wide = { .attr = { .size = sizeof(wide), .provider = "fake" } };
+	struct flue_adapter *a = flue_open(&wide.attr);
+
+	assert_non_null(a);
+	assert_true(flue_close(a));
+	wide.later = 1;
+	assert_fails(flue_open(&wide.attr), EINVAL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup(open_shows_processors_and_capabilities, reset), /* RD-6 */
+		cmocka_unit_test_setup(open_refuses_bad_arguments, reset),
+		cmocka_unit_test_setup(open_passes_on_what_the_provider_says, reset),
+		cmocka_unit_test_setup(parents_with_children_refuse_destruction, reset), /* RD-1 */
+		cmocka_unit_test_setup(control_calls_wait_when_the_provider_answers_later,
+				       reset), /* RD-6 */
+		cmocka_unit_test_setup(objects_stay_usable_when_destroying_them_fails, reset),
+		cmocka_unit_test_setup(creating_fails_as_the_provider_says_and_leaves_no_child,
+				       reset), /* RD-1 */
+		cmocka_unit_test_setup(child_of_fork_can_only_destroy_what_it_inherited, reset),
+		cmocka_unit_test_setup(attributes_of_other_versions_are_understood, reset),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

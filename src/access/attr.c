@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT */
+/* Attribute structures from programs built against older and newer headers. */
+#include "access/access_priv.h"
+
+int acc_attr_copy(void *to, size_t to_size, const void *from, size_t first)
+{
+	const uint8_t *octets = from;
+	size_t size;
+
+	if (!from)
+		return -EINVAL;
+	memcpy(&size, from, sizeof(size));
+	if (size < first)
+		return -EINVAL;
+	/* A newer program asked for something that would silently not happen. */
+	for (size_t i = to_size; i < size; i++)
+		if (octets[i])
+			return -EINVAL;
+	memset(to, 0, to_size);
+	memcpy(to, from, size < to_size ? size : to_size);
+	memcpy(to, &to_size, sizeof(to_size));
+	return 0;
+}
+
+int acc_check_address(const struct sockaddr *addr, socklen_t len)
+{
+	if (!addr || len < sizeof(addr->sa_family))
+		return -EINVAL;
+	switch (addr->sa_family) {
+	case AF_INET: return len < sizeof(struct sockaddr_in) ? -EINVAL : 0;
+	case AF_INET6: return len < sizeof(struct sockaddr_in6) ? -EINVAL : 0;
+	default: return -EINVAL;
+	}
+}

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Completion queues. Taking completions goes straight to the provider. What is added here: one
+ * notice per request (to a function, a descriptor, or both), and the mode in which the library
+ * polls by itself and hands each completion to the program (CH-4).
+ */
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "access/access_priv.h"
+
+static bool cq_destroy(struct flue_cq *pub)
+{
+	struct acc_cq *cq = to_cq(pub);
+	struct acc_adapter *a = to_adapter(pub->adapter);
+	struct acc_op op = ACC_OP_INIT;
+	int rc;
+
+	if (acc_in_callback(cq))
+		return acc_ok(-EDEADLK);
+	if (atomic_load(&cq->children))
+		return acc_ok(-EBUSY);
+	rc = acc_op_result(&op, cq->ops->destroy_cq(cq->prov, &op.base));
+	if (rc)
+		return acc_ok(rc);
+	acc_source_fini(&cq->source);
+	acc_completion_unbind(a, cq->cpu);
+	if (cq->fd >= 0)
+		close(cq->fd);
+	atomic_fetch_sub(&a->children, 1);
+	free(cq);
+	return true;
+}
+
+/* After an overflow was told to the end, the CQ is as new: the next one is told again. */
+static int poll_failed(struct acc_cq *cq, int rc)
+{
+	if (rc == -EOVERFLOW)
+		atomic_store(&cq->failed, false);
+	return rc;
+}
+
+static bool cq_poll(struct flue_cq *pub, struct flue_wc *wc, uint32_t n, uint32_t *got)
+{
+	struct acc_cq *cq = to_cq(pub);
+	int rc;
+
+	*got = 0;
+	if (cq->on_completion)
+		return acc_ok(-EBUSY);
+	rc = cq->ops->poll(cq->prov, wc, n);
+	if (rc < 0)
+		return acc_ok(poll_failed(cq, rc));
+	*got = (uint32_t)rc;
+	return true;
+}
+
+static bool cq_wait(struct flue_cq *pub, int timeout_ms)
+{
+	struct acc_cq *cq = to_cq(pub);
+
+	if (cq->on_completion)
+		return acc_ok(-EBUSY);
+	return acc_ok(cq->ops->wait(cq->prov, timeout_ms));
+}
+
+static bool cq_notify(struct flue_cq *pub, uint32_t kind, flue_notify_fn fn, void *arg)
+{
+	struct acc_cq *cq = to_cq(pub);
+	bool had;
+	int rc;
+
+	if (kind > FLUE_NOTIFY_SOLICITED)
+		return acc_ok(-EINVAL);
+	if (cq->on_completion)
+		return acc_ok(-EBUSY);
+	pthread_mutex_lock(&cq->lock);
+	had = cq->pending;
+	if (had && cq->kind == FLUE_NOTIFY_NEXT)
+		kind = FLUE_NOTIFY_NEXT;
+	cq->pending = true;
+	cq->kind = kind;
+	cq->fn = fn;
+	cq->fn_arg = arg;
+	pthread_mutex_unlock(&cq->lock);
+
+	rc = cq->ops->arm(cq->prov, kind);
+	if (rc >= 0)
+		return true;
+	if (!had) {
+		pthread_mutex_lock(&cq->lock);
+		cq->pending = false;
+		pthread_mutex_unlock(&cq->lock);
+	}
+	return acc_ok(rc);
+}
+
+static int cq_fd(struct flue_cq *pub)
+{
+	struct acc_cq *cq = to_cq(pub);
+	int rc;
+
+	if (cq->on_completion) {
+		errno = EBUSY;
+		return -1;
+	}
+	pthread_mutex_lock(&cq->lock);
+	if (cq->fd < 0)
+		cq->fd = eventfd(cq->noticed ? 1 : 0, EFD_CLOEXEC | EFD_NONBLOCK);
+	rc = cq->fd;
+	pthread_mutex_unlock(&cq->lock);
+	return rc;
+}
+
+static bool cq_clear_fd(struct flue_cq *pub)
+{
+	struct acc_cq *cq = to_cq(pub);
+	uint64_t count;
+	bool noticed;
+
+	pthread_mutex_lock(&cq->lock);
+	noticed = cq->noticed;
+	cq->noticed = false;
+	/* The counter is 1 exactly while `noticed` is true, so this neither blocks nor fails. */
+	if (noticed && cq->fd >= 0 && read(cq->fd, &count, sizeof(count)) < 0)
+		noticed = true;
+	pthread_mutex_unlock(&cq->lock);
+	return noticed;
+}
+
+static bool cq_resize(struct flue_cq *pub, uint32_t depth)
+{
+	struct acc_cq *cq = to_cq(pub);
+	struct acc_adapter *a = to_adapter(pub->adapter);
+	struct acc_op op = ACC_OP_INIT;
+	int rc = acc_usable(a);
+
+	if (!rc && (!depth || depth > a->caps.max_cq_depth))
+		rc = -EINVAL;
+	if (!rc)
+		rc = acc_op_result(&op, cq->ops->resize_cq(cq->prov, depth, &op.base));
+	if (!rc)
+		pub->depth = depth;
+	return acc_ok(rc);
+}
+
+static const struct flue_cq_ops cq_ops = {
+	.size = sizeof(cq_ops),
+	.destroy = cq_destroy,
+	.poll = cq_poll,
+	.notify = cq_notify,
+	.wait = cq_wait,
+	.fd = cq_fd,
+	.clear_fd = cq_clear_fd,
+	.resize = cq_resize,
+};
+
+/* One at a time: a completion that was taken but not yet handed over could name a QP that the
+ * program destroys meanwhile. 1, 0: there was none, or the error of poll. */
+static int hand_over_one(struct acc_cq *cq)
+{
+	struct acc_frame frame;
+	struct flue_wc wc;
+	int rc;
+
+	atomic_fetch_add(&cq->turn, 1);
+	rc = cq->ops->poll(cq->prov, &wc, 1);
+	if (rc > 0) {
+		acc_frame_enter(&frame, cq, wc.qp);
+		cq->on_completion(&cq->pub, &wc, cq->arg);
+		acc_frame_leave(&frame);
+	}
+	atomic_fetch_add(&cq->turn, 1);
+	return rc;
+}
+
+/* Poll until empty, arm, and look again: a completion that came before the arming has no event.
+ * CQ_ERROR has told of an overflow; the handler goes on with what comes after. */
+static void drain(struct acc_cq *cq)
+{
+	int rc;
+
+	do {
+		do {
+			rc = hand_over_one(cq);
+		} while (rc > 0);
+		if (rc && poll_failed(cq, rc) != -EOVERFLOW)
+			return;
+	} while (cq->ops->arm(cq->prov, FLUE_NOTIFY_NEXT) > 0);
+}
+
+static void give_notice(struct acc_cq *cq)
+{
+	struct acc_frame frame;
+	flue_notify_fn fn = NULL;
+	uint64_t one = 1;
+	void *arg = NULL;
+
+	pthread_mutex_lock(&cq->lock);
+	if (cq->pending) {
+		cq->pending = false;
+		fn = cq->fn;
+		arg = cq->fn_arg;
+		if (!cq->noticed && cq->fd >= 0 && write(cq->fd, &one, sizeof(one)) < 0)
+			one = 0; /* cannot happen: see cq_clear_fd() */
+		cq->noticed = true;
+	}
+	pthread_mutex_unlock(&cq->lock);
+	if (!fn)
+		return;
+	acc_frame_enter(&frame, cq, NULL);
+	fn(&cq->pub, arg);
+	acc_frame_leave(&frame);
+}
+
+void acc_cq_fired(struct acc_cq *cq)
+{
+	unsigned calls;
+
+	if (!cq->on_completion) {
+		give_notice(cq);
+		return;
+	}
+	/* A second call while the first one drains (poll() inside may make completions): the first
+	 * one goes round once more, which keeps the order within the CQ. */
+	calls = atomic_fetch_add(&cq->calls, 1) + 1;
+	if (calls > 1)
+		return;
+	do {
+		drain(cq);
+	} while (!atomic_compare_exchange_strong(&cq->calls, &calls, 0));
+}
+
+void acc_cq_pass(struct acc_cq *cq)
+{
+	const struct timespec pause = { .tv_nsec = 20000 };
+	unsigned turn = atomic_load(&cq->turn);
+
+	/* On the draining thread itself the current completion is another QP's: see qp_destroy(). */
+	if (!cq->on_completion || !(turn & 1) || acc_in_callback(cq))
+		return;
+	while (atomic_load(&cq->turn) == turn)
+		nanosleep(&pause, NULL);
+}
+
+void acc_cq_error(void *cq_owner)
+{
+	struct acc_cq *cq = cq_owner;
+	struct flue_event ev = { .type = FLUE_EVENT_CQ_ERROR };
+
+	if (!atomic_exchange(&cq->failed, true))
+		acc_event_raise(&cq->source, &ev);
+}
+
+static struct acc_cq *new_cq(struct acc_adapter *a, const struct flue_cq_attr *attr)
+{
+	struct acc_cq *cq = calloc(1, sizeof(*cq));
+
+	if (!cq)
+		return NULL;
+	cq->pub.ops = &cq_ops;
+	cq->pub.adapter = &a->pub;
+	cq->pub.depth = attr->depth;
+	cq->ops = a->ops;
+	cq->on_completion = attr->on_completion;
+	cq->arg = attr->arg;
+	cq->lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	cq->fd = -1;
+	acc_source_init(&cq->source, a, &cq->pub, NULL, NULL);
+	acc_source_add(&cq->source, &cq->slot);
+	return cq;
+}
+
+struct flue_cq *acc_cq_create(struct flue_adapter *adapter, const struct flue_cq_attr *from)
+{
+	struct acc_adapter *a = to_adapter(adapter);
+	/* Always affine: a notice may come with a function at any time (CH-4). */
+	struct prov_cq_attr attr = { .affine = true };
+	struct acc_op op = ACC_OP_INIT;
+	struct flue_cq_attr copy;
+	struct acc_cq *cq;
+	int rc = acc_usable(a);
+
+	if (!rc)
+		rc = acc_attr_copy(&copy, sizeof(copy), from,
+				   ACC_ATTR_SIZE(struct flue_cq_attr, arg));
+	if (!rc && (!copy.depth || copy.depth > a->caps.max_cq_depth))
+		rc = -EINVAL;
+	if (rc)
+		return acc_null(rc);
+	cq = new_cq(a, &copy);
+	if (!cq)
+		return acc_null(-ENOMEM);
+	rc = acc_completion_bind(a, copy.cpu_plus_1, &cq->cpu);
+	if (rc)
+		goto free_cq;
+	cq->pub.cpu = cq->cpu->cpu;
+	attr.depth = copy.depth;
+	attr.handler = cq->cpu->handler;
+	attr.owner = cq;
+	rc = acc_op_result(&op, a->ops->create_cq(a->prov, &attr, &cq->prov, &op.base));
+	if (rc)
+		goto unbind;
+	if (cq->on_completion) {
+		rc = cq->ops->arm(cq->prov, FLUE_NOTIFY_NEXT);
+		if (rc < 0)
+			goto destroy;
+	}
+	atomic_fetch_add(&a->children, 1);
+	return &cq->pub;
+destroy:
+	op = (struct acc_op)ACC_OP_INIT;
+	acc_op_result(&op, a->ops->destroy_cq(cq->prov, &op.base));
+unbind:
+	acc_completion_unbind(a, cq->cpu);
+free_cq:
+	free(cq);
+	return acc_null(rc);
+}

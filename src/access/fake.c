@@ -1,0 +1,490 @@
+/* SPDX-License-Identifier: MIT */
+/* See fake_priv.h. */
+#include <assert.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "access/fake_priv.h"
+#include "provider/registry.h"
+
+struct fake fake;
+
+/* ---- answers ---- */
+
+struct answer {
+	struct prov_op *op;
+	int rc;
+};
+
+static void *answer_later(void *arg)
+{
+	struct answer *answer = arg;
+
+	usleep(2000);
+	answer->op->done(answer->op, answer->rc);
+	free(answer);
+	return NULL;
+}
+
+static int answer(struct prov_op *op, int rc)
+{
+	struct answer *copy;
+	pthread_t thread;
+
+	if (!fake.later)
+		return rc;
+	copy = malloc(sizeof(*copy));
+	assert(copy);
+	copy->op = op;
+	copy->rc = rc;
+	if (pthread_create(&thread, NULL, answer_later, copy))
+		abort();
+	pthread_detach(thread);
+	return -EINPROGRESS;
+}
+
+/* Makes a handle of `size` octets, unless rc says no. */
+static int make(int rc, size_t size, void *out, struct prov_op *op)
+{
+	void *handle = NULL;
+
+	if (!rc) {
+		handle = calloc(1, size);
+		assert(handle);
+	}
+	memcpy(out, &handle, sizeof(handle));
+	return answer(op, rc);
+}
+
+static int drop(int rc, void *handle, struct prov_op *op)
+{
+	if (!rc)
+		free(handle);
+	return answer(op, rc);
+}
+
+/* ---- slots ---- */
+
+static void f_query(struct flue_caps *caps)
+{
+	memset(caps, 0, sizeof(*caps));
+	caps->max_sq_depth = caps->max_rq_depth = caps->max_srq_depth = caps->max_cq_depth = 1024;
+	caps->max_sge = 4;
+	caps->max_inline = 64;
+	caps->max_ird = caps->max_ord = 32;
+	caps->max_mr_length = UINT64_MAX / 2;
+	caps->max_private_data = 512;
+}
+
+static int f_open(const int *cpus, uint32_t n, const struct prov_upcalls *up,
+		  struct prov_adapter **out)
+{
+	if (fake.rc.open)
+		return fake.rc.open;
+	fake.opens++;
+	fake.adapter = calloc(1, sizeof(*fake.adapter));
+	assert(fake.adapter && n <= 16);
+	fake.adapter->up = up;
+	memcpy(fake.adapter->cpus, cpus, n * sizeof(*cpus));
+	fake.adapter->n_cpus = n;
+	*out = fake.adapter;
+	return 0;
+}
+
+static void f_close(struct prov_adapter *a)
+{
+	fake.closes++;
+	free(a);
+}
+
+static int f_handler(struct prov_adapter *a, int cpu, prov_completion_fn fn, void *arg)
+{
+	uint32_t id = fake.made_handlers;
+
+	(void)a;
+	if (fake.rc.handler)
+		return fake.rc.handler;
+	fake.handlers[id].fn = fn;
+	fake.handlers[id].arg = arg;
+	fake.handlers[id].cpu = cpu;
+	fake.made_handlers++;
+	return (int)id;
+}
+
+static int f_create_pd(struct prov_adapter *a, struct prov_pd **out, struct prov_op *op)
+{
+	(void)a;
+	return make(fake.rc.pd, 1, out, op);
+}
+
+static int f_destroy_pd(struct prov_pd *pd, struct prov_op *op)
+{
+	return drop(fake.rc.destroy_pd, pd, op);
+}
+
+static int f_register_mr(const struct prov_mr_attr *attr, struct prov_mr **out, uint32_t *key,
+			 struct prov_op *op)
+{
+	fake.mr = *attr;
+	*key = ++fake.key << 8;
+	return make(fake.rc.mr, sizeof(**out), out, op);
+}
+
+static int f_modify_mr(struct prov_mr *mr, const struct prov_mr_attr *attr, uint32_t *key,
+		       struct prov_op *op)
+{
+	(void)mr;
+	fake.mr = *attr;
+	*key = ++fake.key << 8;
+	return answer(op, fake.rc.modify_mr);
+}
+
+static int f_deregister_mr(struct prov_mr *mr, struct prov_op *op)
+{
+	return drop(fake.rc.deregister_mr, mr, op);
+}
+
+static int f_create_mw(struct prov_pd *pd, struct prov_mw **out, uint32_t *key, struct prov_op *op)
+{
+	(void)pd;
+	*key = ++fake.key << 8;
+	return make(fake.rc.mw, 1, out, op);
+}
+
+static int f_destroy_mw(struct prov_mw *mw, struct prov_op *op)
+{
+	return drop(fake.rc.destroy_mw, mw, op);
+}
+
+static int f_create_cq(struct prov_adapter *a, const struct prov_cq_attr *attr,
+		       struct prov_cq **out, struct prov_op *op)
+{
+	int rc = make(fake.rc.cq, sizeof(**out), out, op);
+
+	(void)a;
+	fake.cq = *out;
+	if (*out) {
+		(*out)->attr = *attr;
+		(*out)->depth = attr->depth;
+	}
+	return rc;
+}
+
+static int f_resize_cq(struct prov_cq *cq, uint32_t depth, struct prov_op *op)
+{
+	if (!fake.rc.resize_cq)
+		cq->depth = depth;
+	return answer(op, fake.rc.resize_cq);
+}
+
+static int f_destroy_cq(struct prov_cq *cq, struct prov_op *op)
+{
+	return drop(fake.rc.destroy_cq, cq, op);
+}
+
+static int f_poll(struct prov_cq *cq, struct flue_wc *wc, uint32_t n)
+{
+	uint32_t got = 0;
+
+	cq->polls++;
+	for (; got < n && cq->head != cq->tail; got++)
+		wc[got] = cq->ring[cq->head++ % FAKE_RING];
+	return got ? (int)got : fake.rc.poll;
+}
+
+static int f_arm(struct prov_cq *cq, uint32_t kind)
+{
+	if (fake.rc.arm)
+		return fake.rc.arm;
+	cq->arms++;
+	cq->armed = (int)kind + 1;
+	if (fake.arm_is_late) {
+		fake.arm_is_late = false;
+		return 1;
+	}
+	return cq->head != cq->tail;
+}
+
+static int f_wait(struct prov_cq *cq, int timeout_ms)
+{
+	(void)cq, (void)timeout_ms;
+	return fake.rc.wait;
+}
+
+static int f_create_srq(struct prov_pd *pd, uint32_t depth, uint32_t max_sge, void *owner,
+			struct prov_srq **out, struct prov_op *op)
+{
+	(void)pd, (void)depth, (void)max_sge;
+	fake.srq_owner = owner;
+	return make(fake.rc.srq, 1, out, op);
+}
+
+static int f_destroy_srq(struct prov_srq *srq, struct prov_op *op)
+{
+	return drop(fake.rc.destroy_srq, srq, op);
+}
+
+static int f_arm_srq(struct prov_srq *srq, uint32_t limit)
+{
+	(void)srq;
+	if (!fake.rc.arm_srq)
+		fake.srq_limit = limit;
+	return fake.rc.arm_srq;
+}
+
+static int f_post_srq(struct prov_srq *srq, const struct flue_recv_wr *wr,
+		      const struct flue_recv_wr **bad)
+{
+	(void)srq;
+	*bad = wr;
+	return fake.rc.post_srq;
+}
+
+static int f_create_qp(const struct prov_qp_attr *attr, struct prov_qp **out, uint32_t *number,
+		       struct prov_op *op)
+{
+	int rc = make(fake.rc.qp, sizeof(**out), out, op);
+
+	fake.qp = *out;
+	if (*out)
+		(*out)->attr = *attr;
+	*number = 7;
+	return rc;
+}
+
+static int f_destroy_qp(struct prov_qp *qp, struct prov_op *op)
+{
+	return drop(fake.rc.destroy_qp, qp, op);
+}
+
+static int f_reset_qp(struct prov_qp *qp, struct prov_op *op)
+{
+	(void)qp;
+	return answer(op, fake.rc.reset_qp);
+}
+
+static int f_post_send(struct prov_qp *qp, const struct flue_send_wr *wr,
+		       const struct flue_send_wr **bad)
+{
+	(void)qp;
+	*bad = wr;
+	return fake.rc.post_send;
+}
+
+static int f_post_recv(struct prov_qp *qp, const struct flue_recv_wr *wr,
+		       const struct flue_recv_wr **bad)
+{
+	(void)qp;
+	*bad = wr;
+	return fake.rc.post_recv;
+}
+
+static int f_connect(struct prov_qp *qp, const struct flue_conn_attr *attr)
+{
+	qp->conn = *attr;
+	if (!fake.rc.connect && fake.on_connect)
+		fake.on_connect(qp);
+	return fake.rc.connect;
+}
+
+static int f_start(struct prov_qp *qp)
+{
+	fake.starts++;
+	if (!fake.rc.start && fake.on_connect)
+		fake.on_connect(qp);
+	return fake.rc.start;
+}
+
+static int f_disconnect(struct prov_qp *qp, int timeout_ms)
+{
+	qp->disconnect_ms = timeout_ms;
+	if ((!fake.rc.disconnect || fake.rc.disconnect == -EBUSY) && fake.on_abort)
+		fake.on_abort(qp);
+	return fake.rc.disconnect;
+}
+
+static int f_abort(struct prov_qp *qp)
+{
+	fake.aborts++;
+	if (!fake.rc.abort && fake.on_abort)
+		fake.on_abort(qp);
+	return fake.rc.abort;
+}
+
+static int f_listen(struct prov_adapter *a, const struct prov_listen_attr *attr,
+		    struct sockaddr_storage *bound, struct prov_listener **out)
+{
+	(void)a;
+	if (fake.rc.listen)
+		return fake.rc.listen;
+	fake.listen = *attr;
+	memcpy(bound, attr->local, attr->local_len);
+	*out = calloc(1, 1);
+	assert(*out);
+	return 0;
+}
+
+static int f_destroy_listener(struct prov_listener *l, struct prov_op *op)
+{
+	return drop(fake.rc.destroy_listener, l, op);
+}
+
+static int f_accept(struct prov_request *req, struct prov_qp *qp, const struct flue_conn_attr *attr)
+{
+	fake.accepts++;
+	qp->accepted = req;
+	qp->conn = *attr;
+	if (!fake.rc.accept && fake.on_connect)
+		fake.on_connect(qp);
+	return fake.rc.accept;
+}
+
+static int f_reject(struct prov_request *req, const void *data, size_t length)
+{
+	(void)req, (void)data;
+	fake.rejects++;
+	fake.reject_len = length;
+	return fake.rc.reject;
+}
+
+static const struct prov_ops fake_provider = {
+	.size = sizeof(fake_provider),
+	.name = "fake",
+	.description = "answers as the test says",
+	.query = f_query,
+	.open = f_open,
+	.close = f_close,
+	.set_completion_handler = f_handler,
+	.create_pd = f_create_pd,
+	.destroy_pd = f_destroy_pd,
+	.register_mr = f_register_mr,
+	.modify_mr = f_modify_mr,
+	.deregister_mr = f_deregister_mr,
+	.create_mw = f_create_mw,
+	.destroy_mw = f_destroy_mw,
+	.create_cq = f_create_cq,
+	.resize_cq = f_resize_cq,
+	.destroy_cq = f_destroy_cq,
+	.poll = f_poll,
+	.arm = f_arm,
+	.wait = f_wait,
+	.create_srq = f_create_srq,
+	.destroy_srq = f_destroy_srq,
+	.arm_srq = f_arm_srq,
+	.post_srq = f_post_srq,
+	.create_qp = f_create_qp,
+	.destroy_qp = f_destroy_qp,
+	.reset_qp = f_reset_qp,
+	.post_send = f_post_send,
+	.post_recv = f_post_recv,
+	.connect = f_connect,
+	.start = f_start,
+	.disconnect = f_disconnect,
+	.abort = f_abort,
+	.listen = f_listen,
+	.destroy_listener = f_destroy_listener,
+	.accept = f_accept,
+	.reject = f_reject,
+	.adopt_stream = prov_no_adopt_stream,
+};
+
+/* ---- what tests call ---- */
+
+void fake_reset(void)
+{
+	memset(&fake, 0, sizeof(fake));
+	if (provider_register(&fake_provider))
+		abort();
+}
+
+struct flue_adapter *fake_open(const int *cpus, uint32_t n)
+{
+	struct flue_open_attr attr = FLUE_ATTR(struct flue_open_attr);
+	static const int first[] = { 0 };
+
+	attr.provider = "fake";
+	attr.cpus = cpus ? cpus : first;
+	attr.n_cpus = cpus ? n : 1;
+	return flue_open(&attr);
+}
+
+struct flue_qp *fake_qp(struct flue_adapter *a, flue_event_fn fn, void *arg)
+{
+	struct flue_qp_attr attr = FLUE_ATTR(struct flue_qp_attr);
+	struct flue_pd *pd = flue_create_pd(a);
+
+	attr.send_cq = attr.recv_cq = flue_create_cq(a, 16);
+	attr.sq_depth = attr.rq_depth = 4;
+	attr.on_event = fn;
+	attr.event_arg = arg;
+	return pd->ops->create_qp(pd, &attr);
+}
+
+void fake_destroy_qp(struct flue_qp *qp)
+{
+	struct flue_pd *pd = qp->pd;
+	struct flue_cq *cq = qp->send_cq;
+
+	if (!flue_destroy_qp(qp) || !flue_destroy_cq(cq) || !flue_destroy_pd(pd))
+		abort();
+}
+
+void fake_complete(struct flue_cq *pub, struct flue_qp *qp, uint64_t id, bool solicited)
+{
+	struct prov_cq *cq = to_cq(pub)->prov;
+	int kind = cq->armed - 1;
+
+	cq->ring[cq->tail++ % FAKE_RING] = (struct flue_wc) { .id = id, .qp = qp };
+	if (kind == FLUE_NOTIFY_NEXT || (kind == FLUE_NOTIFY_SOLICITED && solicited)) {
+		cq->armed = 0;
+		fake.handlers[cq->attr.handler].fn(cq->attr.owner,
+						   fake.handlers[cq->attr.handler].arg);
+	}
+}
+
+void fake_news(struct flue_qp *qp, uint32_t type, uint32_t reason, uint32_t detail)
+{
+	struct flue_event ev = { .type = type, .reason = reason, .detail = detail };
+
+	fake.adapter->up->qp_event(qp, &ev, NULL);
+}
+
+void fake_news_with(struct flue_qp *qp, uint32_t type, uint32_t detail, const void *data,
+		    size_t length)
+{
+	struct flue_event ev = { .type = type, .detail = detail };
+	struct prov_conn_info info = {
+		.private_data = data,
+		.private_len = length,
+		.ird = 3,
+		.ord = 5,
+	};
+
+	memcpy(&info.peer, fake_address(), sizeof(struct sockaddr_in));
+	fake.adapter->up->qp_event(qp, &ev, &info);
+}
+
+int fake_request(struct flue_listener *l, const void *data, size_t length, uint32_t revision)
+{
+	struct prov_request_info info = {
+		.private_data = data,
+		.private_len = length,
+		.peer_ird = 1,
+		.peer_ord = 2,
+		.revision = revision,
+		.peer_to_peer = revision == 2,
+	};
+
+	memcpy(&info.peer, fake_address(), sizeof(struct sockaddr_in));
+	return fake.adapter->up->request(l, (struct prov_request *)&fake, &info);
+}
+
+const struct sockaddr *fake_address(void)
+{
+	static struct sockaddr_in in;
+
+	in.sin_family = AF_INET;
+	in.sin_port = htons(4791);
+	in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	return (const struct sockaddr *)&in;
+}

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Memory regions and windows (RD-3, WN-1). All that a program may want to know of a region is in
+ * its public structure, so modify() has to rewrite it, and only once the provider has agreed.
+ */
+#include <stdlib.h>
+
+#include "access/access_priv.h"
+
+#define ALL_ACCESS                                                                          \
+	(FLUE_LOCAL_WRITE | FLUE_REMOTE_WRITE | FLUE_REMOTE_READ | FLUE_REMOTE_INVALIDATE | \
+	 FLUE_ZERO_BASED | FLUE_BIND_WINDOW)
+
+struct acc_mr {
+	struct flue_mr pub;
+	struct prov_mr *prov;
+};
+
+struct acc_mw {
+	struct flue_mw pub;
+	struct prov_mw *prov;
+};
+
+static struct acc_adapter *adapter_of(struct flue_pd *pd)
+{
+	return to_adapter(pd->adapter);
+}
+
+static int check(const struct acc_adapter *a, const struct prov_mr_attr *attr)
+{
+	uint64_t start = (uintptr_t)attr->addr;
+
+	if (!attr->length || attr->length > a->caps.max_mr_length)
+		return -EINVAL;
+	/* The last octet must have an address; the first one past it need not. */
+	if (start + (attr->length - 1) < start)
+		return -EINVAL;
+	if (attr->access & ~(uint32_t)ALL_ACCESS)
+		return -EINVAL;
+	if (attr->access & FLUE_REMOTE_WRITE && !(attr->access & FLUE_LOCAL_WRITE))
+		return -EINVAL;
+	return 0;
+}
+
+static void show(struct flue_mr *mr, const struct prov_mr_attr *attr, uint32_t key)
+{
+	mr->addr = attr->addr;
+	mr->length = attr->length;
+	mr->access = attr->access;
+	mr->remote_start = attr->access & FLUE_ZERO_BASED ? 0 : (uintptr_t)attr->addr;
+	mr->remote_end = mr->remote_start + attr->length;
+	mr->lkey = key;
+	mr->rkey = key;
+}
+
+static bool mr_deregister(struct flue_mr *pub)
+{
+	struct acc_mr *mr = (struct acc_mr *)pub;
+	struct acc_op op = ACC_OP_INIT;
+	int rc = acc_op_result(&op, adapter_of(pub->pd)->ops->deregister_mr(mr->prov, &op.base));
+
+	if (rc)
+		return acc_ok(rc);
+	atomic_fetch_sub(&to_pd(pub->pd)->children, 1);
+	free(mr);
+	return true;
+}
+
+/* The region as it will be: `what` says which parts are new. */
+static int compose(const struct flue_mr *mr, uint32_t what, const struct flue_mr_attr *from,
+		   struct flue_pd *pd, struct prov_mr_attr *to)
+{
+	struct flue_mr_attr attr;
+
+	if (!what || what & ~(uint32_t)(FLUE_MR_RANGE | FLUE_MR_ACCESS | FLUE_MR_PD))
+		return -EINVAL;
+	to->pd = to_pd(mr->pd)->prov;
+	to->addr = mr->addr;
+	to->length = mr->length;
+	to->access = mr->access;
+	if (what & (FLUE_MR_RANGE | FLUE_MR_ACCESS)) {
+		if (acc_attr_copy(&attr, sizeof(attr), from,
+				  ACC_ATTR_SIZE(struct flue_mr_attr, revoked)))
+			return -EINVAL;
+		if (what & FLUE_MR_RANGE) {
+			to->addr = attr.addr;
+			to->length = attr.length;
+		}
+		if (what & FLUE_MR_ACCESS)
+			to->access = attr.access;
+	}
+	if (what & FLUE_MR_PD) {
+		if (!pd)
+			return -EINVAL;
+		if (pd->adapter != mr->pd->adapter)
+			return -EXDEV;
+		to->pd = to_pd(pd)->prov;
+	}
+	return check(adapter_of(mr->pd), to);
+}
+
+static bool mr_modify(struct flue_mr *pub, uint32_t what, const struct flue_mr_attr *from,
+		      struct flue_pd *pd)
+{
+	struct acc_mr *mr = (struct acc_mr *)pub;
+	struct acc_adapter *a = adapter_of(pub->pd);
+	struct prov_mr_attr attr = { .revoked = false };
+	struct acc_op op = ACC_OP_INIT;
+	uint32_t key = 0;
+	int rc = acc_usable(a);
+
+	if (!rc)
+		rc = compose(pub, what, from, pd, &attr);
+	if (rc)
+		return acc_ok(rc);
+	rc = acc_op_result(&op, a->ops->modify_mr(mr->prov, &attr, &key, &op.base));
+	if (rc)
+		return acc_ok(rc);
+	show(pub, &attr, key);
+	if (what & FLUE_MR_PD) {
+		atomic_fetch_add(&to_pd(pd)->children, 1);
+		atomic_fetch_sub(&to_pd(pub->pd)->children, 1);
+		pub->pd = pd;
+	}
+	return true;
+}
+
+static const struct flue_mr_ops mr_ops = {
+	.size = sizeof(mr_ops),
+	.deregister = mr_deregister,
+	.modify = mr_modify,
+};
+
+struct flue_mr *acc_mr_register(struct flue_pd *pd, const struct flue_mr_attr *from)
+{
+	struct acc_adapter *a = adapter_of(pd);
+	struct prov_mr_attr attr = { .pd = to_pd(pd)->prov };
+	struct acc_op op = ACC_OP_INIT;
+	struct flue_mr_attr copy;
+	struct acc_mr *mr;
+	uint32_t key = 0;
+	int rc = acc_usable(a);
+
+	if (!rc)
+		rc = acc_attr_copy(&copy, sizeof(copy), from,
+				   ACC_ATTR_SIZE(struct flue_mr_attr, revoked));
+	if (rc)
+		return acc_null(rc);
+	attr.addr = copy.addr;
+	attr.length = copy.length;
+	attr.access = copy.access;
+	attr.revoked = copy.revoked;
+	rc = check(a, &attr);
+	if (rc)
+		return acc_null(rc);
+	mr = calloc(1, sizeof(*mr));
+	if (!mr)
+		return acc_null(-ENOMEM);
+	rc = acc_op_result(&op, a->ops->register_mr(&attr, &mr->prov, &key, &op.base));
+	if (rc) {
+		free(mr);
+		return acc_null(rc);
+	}
+	mr->pub.ops = &mr_ops;
+	mr->pub.pd = pd;
+	show(&mr->pub, &attr, key);
+	atomic_fetch_add(&to_pd(pd)->children, 1);
+	return &mr->pub;
+}
+
+static bool mw_destroy(struct flue_mw *pub)
+{
+	struct acc_mw *mw = (struct acc_mw *)pub;
+	struct acc_op op = ACC_OP_INIT;
+	int rc = acc_op_result(&op, adapter_of(pub->pd)->ops->destroy_mw(mw->prov, &op.base));
+
+	if (rc)
+		return acc_ok(rc);
+	atomic_fetch_sub(&to_pd(pub->pd)->children, 1);
+	free(mw);
+	return true;
+}
+
+static const struct flue_mw_ops mw_ops = {
+	.size = sizeof(mw_ops),
+	.destroy = mw_destroy,
+};
+
+struct flue_mw *acc_mw_create(struct flue_pd *pd)
+{
+	struct acc_adapter *a = adapter_of(pd);
+	struct acc_op op = ACC_OP_INIT;
+	struct acc_mw *mw;
+	int rc = acc_usable(a);
+
+	if (rc)
+		return acc_null(rc);
+	mw = calloc(1, sizeof(*mw));
+	if (!mw)
+		return acc_null(-ENOMEM);
+	mw->pub.ops = &mw_ops;
+	mw->pub.pd = pd;
+	rc = acc_op_result(&op,
+			   a->ops->create_mw(to_pd(pd)->prov, &mw->prov, &mw->pub.rkey, &op.base));
+	if (rc) {
+		free(mw);
+		return acc_null(rc);
+	}
+	atomic_fetch_add(&to_pd(pd)->children, 1);
+	return &mw->pub;
+}

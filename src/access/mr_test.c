@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "access/fake_priv.h"
+
+static uint8_t memory[8192];
+
+struct domain {
+	struct flue_adapter *a;
+	struct flue_pd *pd, *other;
+};
+
+static struct domain d;
+
+static int open_domain(void **state)
+{
+	fake_reset();
+	d.a = fake_open(NULL, 0);
+	d.pd = flue_create_pd(d.a);
+	d.other = flue_create_pd(d.a);
+	return !d.a || !d.pd || !d.other;
+}
+
+static int close_domain(void **state)
+{
+	return !flue_destroy_pd(d.pd) || !flue_destroy_pd(d.other) || !flue_close(d.a);
+}
+
+static void mr_shows_its_attributes(void **state)
+{
+	struct flue_mr *mr = flue_register(d.pd, memory, 100, FLUE_LOCAL_WRITE | FLUE_REMOTE_READ);
+	struct flue_sge sge;
+
+	assert_non_null(mr);
+	assert_ptr_equal(mr->pd, d.pd);
+	assert_ptr_equal(mr->addr, memory);
+	assert_int_equal(mr->length, 100);
+	assert_int_equal(mr->remote_start, (uintptr_t)memory);
+	assert_int_equal(mr->remote_end, (uintptr_t)memory + 100);
+	assert_int_equal(mr->access, FLUE_LOCAL_WRITE | FLUE_REMOTE_READ);
+	assert_int_equal(mr->lkey, fake.key << 8);
+	assert_int_equal(mr->rkey, mr->lkey);
+	sge = flue_mr_sge(mr, 10, 20);
+	assert_int_equal(sge.addr, (uintptr_t)memory + 10);
+	assert_int_equal(sge.length, 20);
+	assert_int_equal(sge.lkey, mr->lkey);
+	assert_true(flue_deregister(mr));
+}
+
+static void mr_counts_from_zero_when_zero_based(void **state)
+{
+	struct flue_mr *mr = flue_register(d.pd, memory, 100, FLUE_ZERO_BASED);
+
+	assert_int_equal(mr->remote_start, 0);
+	assert_int_equal(mr->remote_end, 100);
+	assert_ptr_equal(mr->addr, memory);
+	assert_true(mr->ops->modify(mr, FLUE_MR_ACCESS, &FLUE_ATTR(struct flue_mr_attr), NULL));
+	assert_int_equal(mr->remote_start, (uintptr_t)memory);
+	assert_true(flue_deregister(mr));
+}
+
+static void mr_is_refused_when_an_argument_is_impossible(void **state)
+{
+	assert_fails(flue_register(d.pd, memory, 0, 0), EINVAL);
+	assert_fails(flue_register(d.pd, (void *)(UINTPTR_MAX - 5), 7, 0), EINVAL);
+	assert_fails(flue_register(d.pd, memory, 10, FLUE_REMOTE_WRITE), EINVAL);
+	assert_fails(flue_register(d.pd, memory, 10, 1u << 30), EINVAL);
+	assert_fails(flue_register(d.pd, memory, SIZE_MAX, 0), EINVAL);
+	assert_fails(d.pd->ops->register_mr(d.pd, NULL), EINVAL);
+}
+
+static void mr_can_be_modified_in_part(void **state)
+{
+	struct flue_mr_attr attr = FLUE_ATTR(struct flue_mr_attr);
+	struct flue_mr *mr = flue_register(d.pd, memory, 100, FLUE_LOCAL_WRITE);
+	uint32_t key = mr->rkey;
+
+	attr.addr = memory + 50;
+	attr.length = 10;
+	attr.access = FLUE_REMOTE_READ;
+	assert_true(mr->ops->modify(mr, FLUE_MR_RANGE, &attr, NULL));
+	assert_ptr_equal(mr->addr, memory + 50);
+	assert_int_equal(mr->length, 10);
+	assert_int_equal(mr->access, FLUE_LOCAL_WRITE);
+	assert_int_not_equal(mr->rkey, key);
+	assert_true(mr->ops->modify(mr, FLUE_MR_ACCESS, &attr, NULL));
+	assert_int_equal(mr->access, FLUE_REMOTE_READ);
+	assert_true(mr->ops->modify(mr, FLUE_MR_PD, NULL, d.other));
+	assert_ptr_equal(mr->pd, d.other);
+	assert_ptr_equal(fake.mr.addr, memory + 50);
+	assert_fails(flue_destroy_pd(d.other), EBUSY);
+	assert_true(flue_deregister(mr));
+}
+
+static void mr_stays_as_it_was_when_modifying_fails(void **state)
+{
+	struct flue_mr_attr attr = FLUE_ATTR(struct flue_mr_attr);
+	struct flue_mr *mr = flue_register(d.pd, memory, 100, FLUE_LOCAL_WRITE);
+	struct flue_adapter *a = fake_open(NULL, 0);
+	struct flue_pd *foreign = flue_create_pd(a);
+	struct flue_mr before = *mr;
+
+	attr.addr = memory;
+	attr.length = 5;
+	fake.rc.modify_mr = -EBUSY;
+	assert_fails(mr->ops->modify(mr, FLUE_MR_RANGE, &attr, NULL), EBUSY);
+	fake.rc.modify_mr = 0;
+	assert_fails(mr->ops->modify(mr, FLUE_MR_PD, NULL, foreign), EXDEV);
+	assert_fails(mr->ops->modify(mr, FLUE_MR_PD, NULL, NULL), EINVAL);
+	assert_fails(mr->ops->modify(mr, FLUE_MR_RANGE, NULL, NULL), EINVAL);
+	assert_fails(mr->ops->modify(mr, 0, &attr, NULL), EINVAL);
+	assert_fails(mr->ops->modify(mr, 8, &attr, NULL), EINVAL);
+	attr.length = 0;
+	assert_fails(mr->ops->modify(mr, FLUE_MR_RANGE, &attr, NULL), EINVAL);
+	assert_memory_equal(&before, mr, sizeof(before));
+	assert_true(flue_deregister(mr));
+	assert_true(flue_destroy_pd(foreign));
+	assert_true(flue_close(a));
+}
+
+static void window_shows_its_key(void **state)
+{
+	struct flue_mw *mw = d.pd->ops->create_mw(d.pd);
+
+	assert_int_equal(mw->rkey, fake.key << 8);
+	assert_ptr_equal(mw->pd, d.pd);
+	assert_fails(flue_destroy_pd(d.pd), EBUSY);
+	assert_true(mw->ops->destroy(mw));
+}
+
+static void names_are_never_null(void **state)
+{
+	for (uint32_t i = 0; i < 20; i++) {
+		assert_non_null(flue_wc_status_name(i));
+		assert_non_null(flue_qp_state_name(i));
+		assert_non_null(flue_event_name(i));
+		assert_non_null(flue_close_reason_name(i));
+		assert_non_null(flue_fault_name(i));
+	}
+	assert_string_equal(flue_qp_state_name(FLUE_QP_RTS), "RTS");
+	assert_string_equal(flue_qp_state_name(99), "?");
+	assert_string_equal(flue_version(), FLUE_VERSION);
+}
+
+#define WITH_DOMAIN(test) cmocka_unit_test_setup_teardown(test, open_domain, close_domain)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		WITH_DOMAIN(mr_shows_its_attributes),             /* WN-1 */
+		WITH_DOMAIN(mr_counts_from_zero_when_zero_based), /* WN-1 */
+		WITH_DOMAIN(mr_is_refused_when_an_argument_is_impossible),
+		WITH_DOMAIN(mr_can_be_modified_in_part), /* WN-1 */
+		WITH_DOMAIN(mr_stays_as_it_was_when_modifying_fails),
+		WITH_DOMAIN(window_shows_its_key), /* RD-3 */
+		WITH_DOMAIN(names_are_never_null),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT */
+/* Names for people. */
+#include "access/access_priv.h"
+#include "wire/fault.h"
+
+#define NAME_OF(table, value) ((value) < sizeof(table) / sizeof((table)[0]) ? (table)[value] : "?")
+
+const char *flue_wc_status_name(uint32_t status)
+{
+	static const char *const names[FLUE_WC_NSTATUS] = {
+		[FLUE_WC_SUCCESS] = "success",
+		[FLUE_WC_FLUSHED] = "flushed",
+		[FLUE_WC_LOCAL_PROTECTION] = "local protection error",
+		[FLUE_WC_LOCAL_LENGTH] = "local length error",
+		[FLUE_WC_LOCAL_OPERATION] = "local operation error",
+		[FLUE_WC_BIND] = "bind error",
+		[FLUE_WC_REMOTE_ACCESS] = "remote access error",
+		[FLUE_WC_REMOTE_OPERATION] = "remote operation error",
+		[FLUE_WC_FATAL] = "fatal error",
+	};
+
+	return NAME_OF(names, status);
+}
+
+const char *flue_qp_state_name(uint32_t state)
+{
+	static const char *const names[FLUE_QP_NSTATES] = {
+		[FLUE_QP_IDLE] = "Idle",       [FLUE_QP_RTS] = "RTS",
+		[FLUE_QP_CLOSING] = "Closing", [FLUE_QP_TERMINATE] = "Terminate",
+		[FLUE_QP_ERROR] = "Error",
+	};
+
+	return NAME_OF(names, state);
+}
+
+const char *flue_event_name(uint32_t type)
+{
+	static const char *const names[FLUE_EVENT_NTYPES] = {
+		[FLUE_EVENT_NONE] = "none",
+		[FLUE_EVENT_REQUEST] = "connection request",
+		[FLUE_EVENT_ACCEPTED] = "accepted",
+		[FLUE_EVENT_CONNECTED] = "connected",
+		[FLUE_EVENT_CONNECT_FAILED] = "connect failed",
+		[FLUE_EVENT_DISCONNECTED] = "disconnected",
+		[FLUE_EVENT_CQ_ERROR] = "completion queue error",
+		[FLUE_EVENT_SRQ_LIMIT] = "shared receive queue limit",
+		[FLUE_EVENT_LAST_RECEIVE] = "last receive",
+	};
+
+	return NAME_OF(names, type);
+}
+
+const char *flue_close_reason_name(uint32_t reason)
+{
+	static const char *const names[FLUE_CLOSE_NREASONS] = {
+		[FLUE_CLOSE_GRACEFUL] = "graceful close",
+		[FLUE_CLOSE_BAD] = "bad close",
+		[FLUE_CLOSE_RESET] = "reset by peer",
+		[FLUE_CLOSE_LOST] = "connection lost",
+		[FLUE_CLOSE_ABORTED] = "aborted",
+		[FLUE_CLOSE_TERMINATED] = "terminated by peer",
+		[FLUE_CLOSE_FAULT] = "protocol fault",
+		[FLUE_CLOSE_LOCAL] = "local failure",
+	};
+
+	return NAME_OF(names, reason);
+}
+
+const char *flue_fault_name(uint32_t detail)
+{
+	return wire_fault_name(detail | WIRE_FAULT_BIT);
+}
+
+const char *flue_version(void)
+{
+	return FLUE_VERSION;
+}

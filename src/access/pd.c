@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT */
+/* Protection domains. */
+#include <stdlib.h>
+
+#include "access/access_priv.h"
+
+static bool pd_destroy(struct flue_pd *pub)
+{
+	struct acc_pd *pd = to_pd(pub);
+	struct acc_adapter *a = to_adapter(pub->adapter);
+	struct acc_op op = ACC_OP_INIT;
+	int rc;
+
+	if (atomic_load(&pd->children))
+		return acc_ok(-EBUSY);
+	rc = acc_op_result(&op, a->ops->destroy_pd(pd->prov, &op.base));
+	if (rc)
+		return acc_ok(rc);
+	atomic_fetch_sub(&a->children, 1);
+	free(pd);
+	return true;
+}
+
+static const struct flue_pd_ops pd_ops = {
+	.size = sizeof(pd_ops),
+	.destroy = pd_destroy,
+	.register_mr = acc_mr_register,
+	.create_mw = acc_mw_create,
+	.create_srq = acc_srq_create,
+	.create_qp = acc_qp_create,
+};
+
+struct flue_pd *acc_pd_create(struct flue_adapter *adapter)
+{
+	struct acc_adapter *a = to_adapter(adapter);
+	struct acc_op op = ACC_OP_INIT;
+	struct acc_pd *pd;
+	int rc = acc_usable(a);
+
+	if (rc)
+		return acc_null(rc);
+	pd = calloc(1, sizeof(*pd));
+	if (!pd)
+		return acc_null(-ENOMEM);
+	pd->pub.ops = &pd_ops;
+	pd->pub.adapter = adapter;
+	rc = acc_op_result(&op, a->ops->create_pd(a->prov, &pd->prov, &op.base));
+	if (rc) {
+		free(pd);
+		return acc_null(rc);
+	}
+	atomic_fetch_add(&a->children, 1);
+	return &pd->pub;
+}

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: MIT */
+/* Queue pairs: making, destroying and posting. How they are connected is in conn.c. */
+#include <stdlib.h>
+
+#include "access/access_priv.h"
+
+static void count_users(struct acc_qp *qp, int delta)
+{
+	struct flue_qp *pub = &qp->pub;
+	struct acc_adapter *a = to_adapter(pub->pd->adapter);
+
+	atomic_fetch_add(&to_pd(pub->pd)->children, (unsigned)delta);
+	atomic_fetch_add(&to_cq(pub->send_cq)->children, (unsigned)delta);
+	atomic_fetch_add(&to_cq(pub->recv_cq)->children, (unsigned)delta);
+	if (pub->srq)
+		atomic_fetch_add(&to_srq(pub->srq)->children, (unsigned)delta);
+	acc_completion_count_qp(a, to_cq(pub->recv_cq)->cpu, delta);
+}
+
+static bool qp_destroy(struct flue_qp *pub)
+{
+	struct acc_qp *qp = to_qp(pub);
+	struct acc_op op = ACC_OP_INIT;
+	int rc;
+
+	/* Also from on_completion() of one of its own completions. */
+	if (acc_in_callback(qp))
+		return acc_ok(-EDEADLK);
+	rc = acc_op_result(&op, qp->ops->destroy_qp(qp->prov, &op.base));
+	if (rc)
+		return acc_ok(rc);
+	if (!acc_inherited(to_adapter(pub->pd->adapter))) {
+		acc_cq_pass(to_cq(pub->send_cq));
+		acc_cq_pass(to_cq(pub->recv_cq));
+	}
+	acc_source_fini(&qp->source);
+	count_users(qp, -1);
+	free(qp);
+	return true;
+}
+
+static bool qp_post_send(struct flue_qp *pub, const struct flue_send_wr *wr,
+			 const struct flue_send_wr **bad)
+{
+	struct acc_qp *qp = to_qp(pub);
+	const struct flue_send_wr *unused;
+
+	return acc_ok(qp->ops->post_send(qp->prov, wr, bad ? bad : &unused));
+}
+
+static bool qp_post_recv(struct flue_qp *pub, const struct flue_recv_wr *wr,
+			 const struct flue_recv_wr **bad)
+{
+	struct acc_qp *qp = to_qp(pub);
+	const struct flue_recv_wr *unused;
+
+	return acc_ok(qp->ops->post_recv(qp->prov, wr, bad ? bad : &unused));
+}
+
+static const struct flue_qp_ops qp_ops = {
+	.size = sizeof(qp_ops),
+	.destroy = qp_destroy,
+	.post_send = qp_post_send,
+	.post_recv = qp_post_recv,
+	.connect = acc_conn_connect,
+	.start = acc_conn_start,
+	.disconnect = acc_conn_disconnect,
+	.abort = acc_conn_abort,
+	.reset = acc_conn_reset,
+};
+
+static int check(const struct flue_pd *pd, const struct flue_qp_attr *attr)
+{
+	const struct flue_caps *caps = pd->adapter->caps;
+
+	if (!attr->send_cq || !attr->recv_cq)
+		return -EINVAL;
+	if (attr->send_cq->adapter != pd->adapter || attr->recv_cq->adapter != pd->adapter)
+		return -EINVAL;
+	if (attr->srq && attr->srq->pd->adapter != pd->adapter)
+		return -EINVAL;
+	if (!attr->sq_depth || attr->sq_depth > caps->max_sq_depth)
+		return -EINVAL;
+	if (!attr->srq && attr->rq_depth > caps->max_rq_depth)
+		return -EINVAL;
+	if (attr->sq_sge > caps->max_sge || attr->rq_sge > caps->max_sge)
+		return -EINVAL;
+	if (attr->max_inline > caps->max_inline || attr->flags & ~(uint32_t)FLUE_QP_SIGNAL_ALL)
+		return -EINVAL;
+	return 0;
+}
+
+static struct acc_qp *new_qp(struct flue_pd *pd, const struct flue_qp_attr *attr)
+{
+	struct acc_adapter *a = to_adapter(pd->adapter);
+	struct acc_qp *qp = calloc(1, sizeof(*qp));
+
+	if (!qp)
+		return NULL;
+	qp->pub.ops = &qp_ops;
+	qp->pub.pd = pd;
+	qp->pub.send_cq = attr->send_cq;
+	qp->pub.recv_cq = attr->recv_cq;
+	qp->pub.srq = attr->srq;
+	qp->pub.state = FLUE_QP_IDLE;
+	qp->pub.sq_depth = attr->sq_depth;
+	qp->pub.rq_depth = attr->srq ? 0 : attr->rq_depth;
+	qp->pub.sq_sge = attr->sq_sge ? attr->sq_sge : 1;
+	qp->pub.rq_sge = attr->rq_sge ? attr->rq_sge : 1;
+	qp->pub.max_inline = attr->max_inline;
+	qp->ops = a->ops;
+	qp->lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	qp->changed = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+	acc_source_init(&qp->source, a, &qp->pub, attr->on_event, attr->event_arg);
+	for (size_t i = 0; i < sizeof(qp->slots) / sizeof(qp->slots[0]); i++)
+		acc_source_add(&qp->source, &qp->slots[i]);
+	return qp;
+}
+
+struct flue_qp *acc_qp_create(struct flue_pd *pd, const struct flue_qp_attr *from)
+{
+	struct acc_adapter *a = to_adapter(pd->adapter);
+	struct acc_op op = ACC_OP_INIT;
+	struct prov_qp_attr attr = { .pd = to_pd(pd)->prov };
+	struct flue_qp_attr copy;
+	struct acc_qp *qp;
+	int rc = acc_usable(a);
+
+	if (!rc)
+		rc = acc_attr_copy(&copy, sizeof(copy), from,
+				   ACC_ATTR_SIZE(struct flue_qp_attr, event_arg));
+	if (!rc)
+		rc = check(pd, &copy);
+	if (rc)
+		return acc_null(rc);
+	qp = new_qp(pd, &copy);
+	if (!qp)
+		return acc_null(-ENOMEM);
+	attr.send_cq = to_cq(copy.send_cq)->prov;
+	attr.recv_cq = to_cq(copy.recv_cq)->prov;
+	attr.srq = copy.srq ? to_srq(copy.srq)->prov : NULL;
+	attr.sq_depth = qp->pub.sq_depth;
+	attr.rq_depth = qp->pub.rq_depth;
+	attr.sq_sge = qp->pub.sq_sge;
+	attr.rq_sge = qp->pub.rq_sge;
+	attr.max_inline = qp->pub.max_inline;
+	attr.signal_all = copy.flags & FLUE_QP_SIGNAL_ALL;
+	attr.state = &qp->pub.state;
+	attr.owner = &qp->pub;
+	rc = acc_op_result(&op, a->ops->create_qp(&attr, &qp->prov, &qp->pub.number, &op.base));
+	if (rc) {
+		free(qp);
+		return acc_null(rc);
+	}
+	count_users(qp, 1);
+	return &qp->pub;
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT */
+/* Shared receive queues. */
+#include <stdlib.h>
+
+#include "access/access_priv.h"
+
+static bool srq_destroy(struct flue_srq *pub)
+{
+	struct acc_srq *srq = to_srq(pub);
+	struct acc_op op = ACC_OP_INIT;
+	int rc;
+
+	if (atomic_load(&srq->children))
+		return acc_ok(-EBUSY);
+	rc = acc_op_result(&op, srq->ops->destroy_srq(srq->prov, &op.base));
+	if (rc)
+		return acc_ok(rc);
+	acc_source_fini(&srq->source);
+	atomic_fetch_sub(&to_pd(pub->pd)->children, 1);
+	free(srq);
+	return true;
+}
+
+static bool srq_post_recv(struct flue_srq *pub, const struct flue_recv_wr *wr,
+			  const struct flue_recv_wr **bad)
+{
+	struct acc_srq *srq = to_srq(pub);
+	const struct flue_recv_wr *unused;
+
+	return acc_ok(srq->ops->post_srq(srq->prov, wr, bad ? bad : &unused));
+}
+
+static bool srq_arm_limit(struct flue_srq *pub, uint32_t limit)
+{
+	struct acc_srq *srq = to_srq(pub);
+	bool before;
+	int rc;
+
+	if (limit > pub->depth)
+		return acc_ok(-EINVAL);
+	/* First, because the event may come before the slot returns. */
+	before = atomic_exchange(&srq->armed, limit > 0);
+	rc = srq->ops->arm_srq(srq->prov, limit);
+	if (rc)
+		atomic_store(&srq->armed, before);
+	return acc_ok(rc);
+}
+
+static const struct flue_srq_ops srq_ops = {
+	.size = sizeof(srq_ops),
+	.destroy = srq_destroy,
+	.post_recv = srq_post_recv,
+	.arm_limit = srq_arm_limit,
+};
+
+void acc_srq_limit(void *srq_owner)
+{
+	struct acc_srq *srq = srq_owner;
+	struct flue_event ev = { .type = FLUE_EVENT_SRQ_LIMIT };
+
+	if (atomic_exchange(&srq->armed, false))
+		acc_event_raise(&srq->source, &ev);
+}
+
+struct flue_srq *acc_srq_create(struct flue_pd *pd, const struct flue_srq_attr *from)
+{
+	struct acc_adapter *a = to_adapter(pd->adapter);
+	struct acc_op op = ACC_OP_INIT;
+	struct flue_srq_attr attr;
+	struct acc_srq *srq;
+	int rc = acc_usable(a);
+
+	if (!rc)
+		rc = acc_attr_copy(&attr, sizeof(attr), from,
+				   ACC_ATTR_SIZE(struct flue_srq_attr, max_sge));
+	if (rc)
+		return acc_null(rc);
+	if (!attr.max_sge)
+		attr.max_sge = 1;
+	if (!attr.depth || attr.depth > a->caps.max_srq_depth || attr.max_sge > a->caps.max_sge)
+		return acc_null(-EINVAL);
+	srq = calloc(1, sizeof(*srq));
+	if (!srq)
+		return acc_null(-ENOMEM);
+	srq->pub.ops = &srq_ops;
+	srq->pub.pd = pd;
+	srq->pub.depth = attr.depth;
+	srq->pub.max_sge = attr.max_sge;
+	srq->ops = a->ops;
+	acc_source_init(&srq->source, a, &srq->pub, NULL, NULL);
+	acc_source_add(&srq->source, &srq->slot);
+	rc = acc_op_result(&op, a->ops->create_srq(to_pd(pd)->prov, attr.depth, attr.max_sge, srq,
+						   &srq->prov, &op.base));
+	if (rc) {
+		free(srq);
+		return acc_null(rc);
+	}
+	atomic_fetch_add(&to_pd(pd)->children, 1);
+	return &srq->pub;
+}

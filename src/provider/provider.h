@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The provider interface (RD-6): what the access layer needs of something that can do RDMA.
+ *
+ * A provider is one const table. Every slot is filled; a provider that cannot do a thing answers
+ * -EOPNOTSUPP (prov_* stubs in provider.c) and says so in its capabilities. Handles are opaque to
+ * the access layer; each is made and freed by the provider that gave it.
+ *
+ * Results are 0 or a negative errno. Slots that take a `struct prov_op *` may answer later: they
+ * then return -EINPROGRESS and call op->done(op, result) exactly once, from any thread, with no
+ * provider lock held. When they return anything else, op->done is never called. The access layer
+ * keeps op (and what the slot's arguments point to) alive until the answer. A create slot stores
+ * the handle through its out pointer before it answers with 0.
+ *
+ * Up-calls (struct prov_upcalls) may come from any thread with no provider lock held. They must
+ * not block. `owner` pointers are what the access layer gave when it made the object; the
+ * provider never looks behind them. After a destroy slot has answered, no up-call for that object
+ * is running or will come.
+ *
+ * Completion handlers (CH-1, CH-2). set_completion_handler() binds a function to a processor and
+ * returns an id; a CQ is created with such an id. The function is called on a thread that runs on
+ * that processor when an armed CQ gets a completion.
+ *
+ * Slots may be called from any thread. The access layer guarantees: parents outlive children;
+ * destroy slots are called once, and no other slot of the object is entered after it.
+ */
+#ifndef FLUE_PROVIDER_PROVIDER_H
+#define FLUE_PROVIDER_PROVIDER_H
+
+#include <flue/flue.h>
+
+struct prov_adapter;
+struct prov_pd;
+struct prov_mr;
+struct prov_mw;
+struct prov_cq;
+struct prov_srq;
+struct prov_qp;
+struct prov_listener;
+struct prov_request;
+
+struct prov_op {
+	void (*done)(struct prov_op *op, int result);
+};
+
+/* Runs on the processor it was registered for. cq_owner: from prov_cq_attr. */
+typedef void (*prov_completion_fn)(void *cq_owner, void *arg);
+
+/* What the provider tells about a new connection request; copied by the callee. */
+struct prov_request_info {
+	struct sockaddr_storage local, peer;
+	const void *private_data;
+	size_t private_len;
+	uint32_t peer_ird, peer_ord; /* UINT32_MAX: not said */
+	uint32_t revision;
+	bool peer_to_peer;
+};
+
+/* Facts about a connection, with ACCEPTED, CONNECTED and CONNECT_FAILED. */
+struct prov_conn_info {
+	struct sockaddr_storage local, peer;
+	const void *private_data; /* the peer's; valid during the call */
+	size_t private_len;
+	uint32_t ird, ord;
+};
+
+struct prov_upcalls {
+	/*
+	 * ACCEPTED, CONNECTED, CONNECT_FAILED (conn may be NULL), DISCONNECTED, LAST_RECEIVE. For one
+	 * connection: either CONNECT_FAILED, or CONNECTED and later exactly one DISCONNECTED.
+	 * ev->u is not set.
+	 */
+	void (*qp_event)(void *qp_owner, const struct flue_event *ev,
+			 const struct prov_conn_info *conn);
+	void (*cq_error)(void *cq_owner);
+	void (*srq_limit)(void *srq_owner);
+	/* A request arrived. 0: taken, the access layer will accept or reject it once; else the
+	 * provider rejects it itself. */
+	int (*request)(void *listener_owner, struct prov_request *req,
+		       const struct prov_request_info *info);
+};
+
+struct prov_cq_attr {
+	uint32_t depth;
+	int handler; /* id from set_completion_handler() */
+	bool affine; /* completion handler must run on the handler's processor; otherwise it may
+			  run on the thread that made the completion */
+	void *owner;
+};
+
+struct prov_mr_attr {
+	struct prov_pd *pd;
+	void *addr;
+	size_t length;
+	uint32_t access;
+	bool revoked;
+};
+
+struct prov_qp_attr {
+	struct prov_pd *pd;
+	struct prov_cq *send_cq, *recv_cq;
+	struct prov_srq *srq;
+	uint32_t sq_depth, rq_depth, sq_sge, rq_sge, max_inline;
+	bool signal_all;
+	uint32_t *state;       /* the provider stores enum flue_qp_state here, atomically */
+	struct flue_qp *owner; /* also wc.qp of its completions */
+};
+
+struct prov_listen_attr {
+	const struct sockaddr *local;
+	socklen_t local_len;
+	int backlog, max_half_open, request_timeout_ms; /* already defaulted */
+	void *owner;
+};
+
+struct prov_ops {
+	size_t size;
+	const char *name, *description;
+
+	/* Capabilities without opening. Never fails. */
+	void (*query)(struct flue_caps *caps);
+
+	/* One logical RNIC. cpus: the participating processors. -ENOMEM, -EMFILE. */
+	int (*open)(const int *cpus, uint32_t n_cpus, const struct prov_upcalls *up,
+		    struct prov_adapter **out);
+	/* No children are left. Returns when no thread of the adapter runs any more. */
+	void (*close)(struct prov_adapter *a);
+
+	/* Returns an id >= 0 (may be called again for a processor; each call makes an id), -EINVAL:
+	 * cpu is not one of the adapter's, -ENOMEM. */
+	int (*set_completion_handler)(struct prov_adapter *a, int cpu, prov_completion_fn fn,
+				      void *arg);
+
+	int (*create_pd)(struct prov_adapter *a, struct prov_pd **out, struct prov_op *op);
+	int (*destroy_pd)(struct prov_pd *pd, struct prov_op *op);
+
+	/* *key: the region's lkey and rkey. -ENOSPC: table full. */
+	int (*register_mr)(const struct prov_mr_attr *attr, struct prov_mr **out, uint32_t *key,
+			   struct prov_op *op);
+	/* Replace everything by attr; *key is the new key. On failure nothing changed. */
+	int (*modify_mr)(struct prov_mr *mr, const struct prov_mr_attr *attr, uint32_t *key,
+			 struct prov_op *op);
+	/* Answers when no byte moves through the region. -EBUSY: windows are bound to it. */
+	int (*deregister_mr)(struct prov_mr *mr, struct prov_op *op);
+
+	int (*create_mw)(struct prov_pd *pd, struct prov_mw **out, uint32_t *key,
+			 struct prov_op *op);
+	int (*destroy_mw)(struct prov_mw *mw, struct prov_op *op);
+
+	int (*create_cq)(struct prov_adapter *a, const struct prov_cq_attr *attr,
+			 struct prov_cq **out, struct prov_op *op);
+	int (*resize_cq)(struct prov_cq *cq, uint32_t depth, struct prov_op *op);
+	int (*destroy_cq)(struct prov_cq *cq, struct prov_op *op);
+	/* Number taken (0..n), or -EOVERFLOW once drained after an overflow. Progresses the
+	 * connections when empty. Never blocks. */
+	int (*poll)(struct prov_cq *cq, struct flue_wc *wc, uint32_t n);
+	/* One-shot arming. Returns 1 when completions are already waiting (no event promised for
+	 * those), else 0. */
+	int (*arm)(struct prov_cq *cq, uint32_t kind);
+	/* 0: a completion waits. -ETIMEDOUT, -EINTR, -EOVERFLOW. timeout_ms < 0: no limit. */
+	int (*wait)(struct prov_cq *cq, int timeout_ms);
+
+	int (*create_srq)(struct prov_pd *pd, uint32_t depth, uint32_t max_sge, void *owner,
+			  struct prov_srq **out, struct prov_op *op);
+	int (*destroy_srq)(struct prov_srq *srq, struct prov_op *op);
+	int (*arm_srq)(struct prov_srq *srq, uint32_t limit);
+	int (*post_srq)(struct prov_srq *srq, const struct flue_recv_wr *wr,
+			const struct flue_recv_wr **bad);
+
+	/* *number: unique in the adapter. */
+	int (*create_qp)(const struct prov_qp_attr *attr, struct prov_qp **out, uint32_t *number,
+			 struct prov_op *op);
+	/* Any state; aborts. Unpolled completions of the QP are removed. */
+	int (*destroy_qp)(struct prov_qp *qp, struct prov_op *op);
+	/* Error or Idle → Idle. -EBUSY. */
+	int (*reset_qp)(struct prov_qp *qp, struct prov_op *op);
+	/* -ENOMEM, -EINVAL, -ENOTCONN as in flue_qp_ops; *bad is set on failure (bad is not NULL). */
+	int (*post_send)(struct prov_qp *qp, const struct flue_send_wr *wr,
+			 const struct flue_send_wr **bad);
+	int (*post_recv)(struct prov_qp *qp, const struct flue_recv_wr *wr,
+			 const struct flue_recv_wr **bad);
+
+	/* Connections. Start only; the outcome is an up-call. attr is validated and defaulted (ird,
+	 * ord, timeout_ms) by the access layer. -EISCONN, -EINVAL, -ENOMEM, -EMFILE: nothing
+	 * started, no up-call. */
+	int (*connect)(struct prov_qp *qp, const struct flue_conn_attr *attr);
+	/* Continue a deferred connection. -EINVAL: nothing deferred. */
+	int (*start)(struct prov_qp *qp);
+	/*
+	 * Graceful close. 0: begun, DISCONNECTED follows. -EBUSY: work outstanding, an abortive
+	 * close was begun, DISCONNECTED follows. -ENOTCONN: nothing to close. Before CONNECTED it
+	 * abandons the set-up (CONNECT_FAILED, ECONNABORTED follows).
+	 */
+	int (*disconnect)(struct prov_qp *qp, int timeout_ms);
+	/* Reset. 0: DISCONNECTED or CONNECT_FAILED follows. -ENOTCONN. */
+	int (*abort)(struct prov_qp *qp);
+
+	int (*listen)(struct prov_adapter *a, const struct prov_listen_attr *attr,
+		      struct sockaddr_storage *bound, struct prov_listener **out);
+	/* Stops new requests; those handed up before stay valid. */
+	int (*destroy_listener)(struct prov_listener *l, struct prov_op *op);
+	/* Uses up the request, also on failure. The outcome is an up-call on the QP if 0. */
+	int (*accept)(struct prov_request *req, struct prov_qp *qp,
+		      const struct flue_conn_attr *attr);
+	/* Uses up the request. */
+	int (*reject)(struct prov_request *req, const void *data, size_t length);
+
+	/* Optional (FLUE_FEATURE_ADOPT_STREAM): take over a connected TCP descriptor as the QP's
+	 * stream. `early` octets were already read from it. -EOPNOTSUPP. */
+	int (*adopt_stream)(struct prov_qp *qp, int fd, bool initiator,
+			    const struct flue_conn_attr *attr, const void *early, size_t early_len);
+};
+
+/* The built-in providers, in order; NULL past the last. */
+const struct prov_ops *provider_at(uint32_t index);
+const struct prov_ops *provider_find(const char *name);
+
+/* The software RNIC. */
+extern const struct prov_ops soft_provider;
+
+/* Checks that every slot is filled; returns the name of the first empty one or NULL. */
+const char *provider_empty_slot(const struct prov_ops *ops);
+
+#endif
