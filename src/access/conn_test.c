@@ -117,7 +117,7 @@ static void async_connection_is_told_from_start_to_end_exactly_once(void **state
 	assert_int_equal(qp->private_len, 5);
 	assert_int_equal(qp->ird, 3);
 	assert_int_equal(qp->ord, 5);
-	assert_int_equal(((struct sockaddr_in *)&qp->peer)->sin_port, htons(4791));
+	assert_int_equal(((struct sockaddr_in *)&qp->peer)->sin_port, FAKE_PORT);
 	fake_news(qp, FLUE_EVENT_DISCONNECTED, FLUE_CLOSE_RESET, 9);
 	fake_news(qp, FLUE_EVENT_DISCONNECTED, FLUE_CLOSE_RESET, 9);
 	expect_event(FLUE_EVENT_DISCONNECTED, 9);

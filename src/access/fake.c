@@ -481,10 +481,10 @@ int fake_request(struct flue_listener *l, const void *data, size_t length, uint3
 
 const struct sockaddr *fake_address(void)
 {
-	static struct sockaddr_in in;
+	static const struct sockaddr_in in = {
+		.sin_family = AF_INET,
+		.sin_port = FAKE_PORT,
+	};
 
-	in.sin_family = AF_INET;
-	in.sin_port = htons(4791);
-	in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	return (const struct sockaddr *)&in;
 }

@@ -9,6 +9,7 @@
 #include "access/access_priv.h"
 
 #define FAKE_RING 64
+#define FAKE_PORT 0x1234 /* as it stands in the address */
 
 /* A call that must fail, and its errno. The test includes cmocka.h. */
 #define assert_fails(call, error)               \

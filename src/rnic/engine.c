@@ -408,14 +408,12 @@ void engine_buf_put(struct engine *e, struct engine_buf *b)
 
 void engine_fork_prepare(struct engine *e)
 {
-	pthread_mutex_lock(&e->lock);
 	pthread_mutex_lock(&e->work_lock);
 }
 
 void engine_fork_parent(struct engine *e)
 {
 	pthread_mutex_unlock(&e->work_lock);
-	pthread_mutex_unlock(&e->lock);
 }
 
 /*

@@ -162,7 +162,12 @@ void engine_news(struct engine *e);
 /* The calling thread is this engine's own. */
 bool engine_is_self(const struct engine *e);
 
-/* fork(): parent and child as described in docs/design/engine.md. */
+/*
+ * fork(): parent and child as described in docs/design/engine.md. The caller holds the locks of
+ * all engines of the adapter before the first prepare and gives them back, with engine_unlock(),
+ * after the last parent: one engine's holder may be telling another engine something. In the
+ * child the locks are made anew.
+ */
 void engine_fork_prepare(struct engine *e);
 void engine_fork_parent(struct engine *e);
 void engine_fork_child(struct engine *e);

@@ -134,8 +134,12 @@ static int sooner(int a, int b)
 
 static void thread_sleep(struct engine *e, int mode, int timeout_ms)
 {
+	/* A caller that stopped driving before it could see this wakes nobody: look for that, too. */
+	bool deserted;
+
 	atomic_store(&e->thread_mode, mode);
-	if (!atomic_load(&e->wake))
+	deserted = mode == THREAD_IN_DEEP && atomic_load(&e->driver) == DRIVER_NONE;
+	if (!deserted && !atomic_load(&e->wake))
 		futex_sleep(&e->wake, timeout_ms);
 	atomic_store(&e->thread_mode, THREAD_RUNNING);
 }
@@ -187,8 +191,11 @@ void *engine_main(void *arg)
 	umem_guarded = true;
 	snprintf(name, sizeof(name), "flue-%d", e->cpu);
 	pthread_setname_np(pthread_self(), name);
-	while (!atomic_load(&e->stop)) {
+	for (;;) {
+		/* First, so that whoever leaves something from here on is noticed below. */
 		atomic_store(&e->wake, 0);
+		if (atomic_load(&e->stop))
+			return NULL;
 		engine_lock(e);
 		timer_ms = engine_run_timers(e);
 		engine_unlock(e);
@@ -200,7 +207,6 @@ void *engine_main(void *arg)
 		else
 			thread_stand_by(e, timer_ms, &seen, &since);
 	}
-	return NULL;
 }
 
 /* ---- callers ---- */

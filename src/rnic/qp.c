@@ -50,11 +50,40 @@ static void run_up(struct engine_note *n)
 
 /* ---- life ---- */
 
+/*
+ * Two courtesies to peers that are not quite ready when they say so, both seen with Linux siw.
+ *
+ * Lenient responder: siw's initiator reports an error when octets follow its reply before it has
+ * moved its queue pair, so what we send first waits a moment.
+ *
+ * Initiator: siw's responder installs its receive callback after it has sent the reply, and what
+ * arrives in between lies unseen until more comes. A zero-length Write moves nothing and may be
+ * sent at any time; a few of them, while the peer is silent, wake it.
+ */
+#define LENIENT_DELAY_MS 200
+#define NUDGE_DELAY_MS   250
+#define NUDGES           3
+
+static void be_patient(struct qp *q)
+{
+	if (q->tx.held && q->tx.lenient) {
+		q->tx.held = false;
+	} else if (!q->rx.any && q->tx.nudges) {
+		q->tx.nudges--;
+		q->tx.cur.rtr_owed = true;
+		engine_timer_arm(q->engine, &q->timer, NUDGE_DELAY_MS);
+	}
+	qp_tx_run(q);
+}
+
 static void fire_timer(struct engine_timer *t)
 {
 	struct qp *q = container_of(t, struct qp, timer);
 
-	qp_apply(q, QPE_TIMEOUT, FLUE_CLOSE_LOST, ETIMEDOUT);
+	if (q->state == QPS_RTS)
+		be_patient(q);
+	else
+		qp_apply(q, QPE_TIMEOUT, FLUE_CLOSE_LOST, ETIMEDOUT);
 }
 
 static void run_kick(struct engine_kick *k);
@@ -413,7 +442,9 @@ static void tell_end(struct qp *q)
 static void set_state(struct qp *q, uint8_t state)
 {
 	q->state = state;
-	__atomic_store_n(q->state_word, state, __ATOMIC_RELEASE);
+	/* In total order with the queues' counters: either a receive posted just now is seen by the
+	 * flush that follows, or its poster sees this and asks for another. */
+	__atomic_store_n(q->state_word, state, __ATOMIC_SEQ_CST);
 }
 
 void qp_apply(struct qp *q, enum qp_fsm_event e, uint32_t reason, uint32_t detail)
@@ -541,7 +572,8 @@ int qp_establish(struct qp *q, int fd, const struct mpa_terms *t, bool initiator
 	q->tx.cur.msn_send = q->tx.cur.msn_read = 1;
 	q->tx.cur.next_wqe = atomic_load(&q->sq.head);
 	q->tx.cur.rtr_owed = initiator && t->p2p;
-	q->tx.held = !initiator && !lenient;
+	q->tx.held = !initiator;
+	q->tx.lenient = lenient;
 	q->tx.marked = t->tx_markers;
 	q->tx.mulpdu = choose_mulpdu(fd, t, fpdu_max);
 	q->tx.mulpdu_cap = fpdu_max ? q->tx.mulpdu : MPA_MULPDU_MAX;
@@ -551,6 +583,12 @@ int qp_establish(struct qp *q, int fd, const struct mpa_terms *t, bool initiator
 	q->close_timeout_ms = 2000;
 	q->reason = q->detail = 0;
 	qp_apply(q, QPE_ESTABLISH, 0, 0);
+	if (q->tx.held && lenient) {
+		engine_timer_arm(q->engine, &q->timer, LENIENT_DELAY_MS);
+	} else if (initiator && t->rtr == MPA_RTR_WRITE && !t->own_peer) {
+		q->tx.nudges = NUDGES;
+		engine_timer_arm(q->engine, &q->timer, NUDGE_DELAY_MS);
+	}
 	qp_tx_run(q);
 	return 0;
 }

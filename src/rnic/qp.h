@@ -53,8 +53,10 @@ struct tx_cursor {
 	uint32_t orq_tail;
 	uint32_t msn_send, msn_read;
 	bool rtr_owed;
-	bool turn;    /* whose turn after this message: a response's */
-	uint64_t pos; /* octets of full operation, for markers */
+	bool terminated; /* the Terminate is out */
+	bool turn;       /* whose turn after this message: a response's */
+	bool over;       /* the Terminate is in an FPDU: nothing may follow it */
+	uint64_t pos;    /* octets of full operation, for markers */
 };
 
 /* Headers in front of the payload: length field, DDP header, fixed RDMAP header. */
@@ -80,13 +82,14 @@ struct tx_fpdu {
 struct qp_tx {
 	struct tx_cursor cur;
 	struct mem_cache cache;
-	bool held;    /* responder: nothing goes out before the first FPDU came in */
-	bool blocked; /* TCP is full; EPOLLOUT is watched */
+	bool held;      /* responder: nothing goes out before the first FPDU came in */
+	bool lenient;   /* ... or only for a moment */
+	uint8_t nudges; /* ready-to-receive messages to repeat while the peer is silent */
+	bool blocked;   /* TCP is full; EPOLLOUT is watched */
 	bool has_part;
 	bool fin_wanted, fin_sent;
-	bool busy;   /* in qp_tx_run() */
-	bool marked; /* insert markers */
-	bool term_sent;
+	bool busy;           /* in qp_tx_run() */
+	bool marked;         /* insert markers */
 	struct tx_fpdu part; /* an FPDU partly out */
 	struct rdmap_terminate term;
 	bool term_owed;

@@ -95,7 +95,7 @@ static enum tx_stop pick(struct qp *q, struct tx_cursor *c, uint32_t *status)
 	enum tx_stop request;
 
 	if (q->state == QPS_TERMINATE) {
-		if (!q->tx.term_owed || q->tx.term_sent || c->kind == TX_TERMINATE)
+		if (!q->tx.term_owed || c->terminated)
 			return TX_NOTHING;
 		c->kind = TX_TERMINATE; /* cuts off the message under way */
 		c->off = 0;
@@ -248,8 +248,10 @@ static void step_cursor(struct tx_cursor *c, const struct ddp_segment *s, uint32
 	else if (c->kind == TX_RTR)
 		c->rtr_owed = false;
 	c->turn = c->kind != TX_RESPONSE;
-	/* The Terminate stays at the cursor: nothing may follow it. */
-	if (c->kind != TX_TERMINATE)
+	/* The Terminate stays at the cursor, for fpdu_out() to see. */
+	if (c->kind == TX_TERMINATE)
+		c->over = true;
+	else
 		c->kind = TX_NONE;
 }
 
@@ -450,7 +452,7 @@ static enum tx_stop choose(struct qp *q, struct tx_cursor *c, uint32_t *status)
 
 	if (c->kind == TX_NONE || (q->state == QPS_TERMINATE && c->kind != TX_TERMINATE))
 		stop = pick(q, c, status);
-	if (stop == TX_BUILT && c->kind == TX_TERMINATE && q->tx.term_sent)
+	if (c->over)
 		return TX_NOTHING;
 	if (stop == TX_BUILT && c->kind == TX_REQUEST && is_local(current_wqe(q, c)))
 		return TX_FULL; /* run_local() does it when everything before is out */
@@ -536,8 +538,6 @@ static void fpdu_out(struct qp *q, const struct tx_fpdu *f)
 			qp_finish(q, f->at.next_wqe, FLUE_WC_SUCCESS);
 	} else if (kind == TX_RESPONSE) {
 		q->irq_head++;
-	} else if (kind == TX_TERMINATE) {
-		q->tx.term_sent = true;
 	}
 }
 
@@ -721,7 +721,7 @@ void qp_tx_run(struct qp *q)
 	q->tx.busy = false;
 	if (q->io.fd < 0 || !q->tx.fin_wanted || q->tx.fin_sent || q->tx.blocked)
 		return;
-	if (!q->tx.has_part && (!q->tx.term_owed || q->tx.term_sent)) {
+	if (!q->tx.has_part && (!q->tx.term_owed || q->tx.cur.terminated)) {
 		q->tx.fin_sent = true;
 		shutdown(q->io.fd, SHUT_WR);
 	}

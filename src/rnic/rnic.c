@@ -26,6 +26,8 @@ static void before_fork(void)
 	pthread_mutex_lock(&open_lock);
 	LIST_FOREACH(r, &open_rnics, all) {
 		for (uint32_t i = 0; i < r->n_engines; i++)
+			engine_lock(&r->engines[i]);
+		for (uint32_t i = 0; i < r->n_engines; i++)
 			engine_fork_prepare(&r->engines[i]);
 		pthread_mutex_lock(&r->mem.change);
 		pthread_mutex_lock(&r->mem.slots.lock);
@@ -41,8 +43,11 @@ static void in_parent(void)
 		pthread_mutex_unlock(&r->lists);
 		pthread_mutex_unlock(&r->mem.slots.lock);
 		pthread_mutex_unlock(&r->mem.change);
-		for (uint32_t i = r->n_engines; i-- > 0;)
+		for (uint32_t i = 0; i < r->n_engines; i++)
 			engine_fork_parent(&r->engines[i]);
+		/* Runs the kicks that came meanwhile. */
+		for (uint32_t i = 0; i < r->n_engines; i++)
+			engine_unlock(&r->engines[i]);
 	}
 	pthread_mutex_unlock(&open_lock);
 }
