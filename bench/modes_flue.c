@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: MIT */
+/* Flue, measured through the same client and server as flue(1)'s perf. */
+#include "bench.h"
+
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "hist.h"
+#include "serve.h"
+#include "session.h"
+#include "util.h"
+
+#define CONNECT_DEPTH 16 /* of each queue of the connections that are only counted */
+
+static struct flue_adapter *open_adapter(void)
+{
+	struct flue_open_attr attr = FLUE_ATTR(struct flue_open_attr);
+
+	return flue_open(&attr);
+}
+
+static struct sockaddr_in loopback(uint16_t port)
+{
+	struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = port };
+
+	address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	return address;
+}
+
+static void tell_port(const struct sockaddr_storage *local, void *arg)
+{
+	bench_tell_port(*(const int *)arg, ((const struct sockaddr_in *)local)->sin_port);
+}
+
+static int session_serve(const struct bench_args *args, int port_fd)
+{
+	struct serve_attr attr = { .wait = args->wait, .clients = 1, .at_once = 1 };
+	struct sockaddr_in local = loopback(0);
+
+	attr.adapter = open_adapter();
+	if (!attr.adapter)
+		return bench_fail("flue_open");
+	attr.local = (const struct sockaddr *)&local;
+	attr.local_len = sizeof(local);
+	attr.memory_max = SERVE_MEMORY_MAX;
+	attr.listening = tell_port;
+	attr.arg = &port_fd;
+	return serve(&attr) ? 0 : 1;
+}
+
+/* One test, after a short one of the same kind. */
+static int session_measure(const struct bench_args *args, uint16_t port, struct session_test *test,
+			   struct session_result *result)
+{
+	struct sockaddr_in to = loopback(port);
+	struct session_attr attr = { .remote = (struct sockaddr *)&to, .remote_len = sizeof(to) };
+	struct session_test warm = *test;
+	struct session_result ignored = { 0 };
+	struct session s;
+	bool good;
+
+	attr.adapter = open_adapter();
+	if (!attr.adapter)
+		return bench_fail("flue_open");
+	attr.wait = args->wait;
+	attr.no_crc = args->no_crc;
+	attr.slots = test->window;
+	attr.slot_size = args->size;
+	attr.send_size = test->op == PROTO_SEND ? args->size : 0;
+	attr.timeout_ms = 10000;
+	warm.count = test->what == PROTO_LATENCY ? 100 : 4;
+	test->duration_ns = (uint64_t)(args->seconds * 1e9);
+	good = session_open(&s, &attr) && session_run(&s, &warm, &ignored) &&
+	       session_run(&s, test, result);
+	if (!good)
+		fprintf(stderr, "flue_bench: %s: %s\n", args->mode, s.error);
+	session_close(&s);
+	flue_close(attr.adapter);
+	return good ? 0 : 1;
+}
+
+static int bandwidth_run(const struct bench_args *args, uint16_t port, struct bench_result *result,
+			 uint32_t op)
+{
+	struct session_test test = { .op = op, .what = PROTO_BANDWIDTH, .size = args->size };
+	struct session_result got = { 0 };
+
+	test.window = args->window ? (uint32_t)args->window : session_default_window(args->size);
+	test.slots = 1; /* one buffer on each side, as the raw stream has */
+	if (session_measure(args, port, &test, &got))
+		return 1;
+	result->messages = got.messages;
+	result->mib_per_s = (double)got.bytes / (1 << 20) / ((double)got.elapsed_ns / 1e9);
+	return 0;
+}
+
+static int write_run(const struct bench_args *args, uint16_t port, struct bench_result *result)
+{
+	return bandwidth_run(args, port, result, PROTO_WRITE);
+}
+
+static int read_run(const struct bench_args *args, uint16_t port, struct bench_result *result)
+{
+	return bandwidth_run(args, port, result, PROTO_READ);
+}
+
+static int send_run(const struct bench_args *args, uint16_t port, struct bench_result *result)
+{
+	return bandwidth_run(args, port, result, PROTO_SEND);
+}
+
+static int pingpong_run(const struct bench_args *args, uint16_t port, struct bench_result *result)
+{
+	struct session_test test = { .op = PROTO_SEND, .what = PROTO_LATENCY, .size = args->size };
+	static struct hist hist;
+	struct session_result got = { .hist = &hist };
+
+	hist_init(&hist);
+	test.window = 1;
+	if (session_measure(args, port, &test, &got))
+		return 1;
+	result->messages = hist.count;
+	result->p50_us = (double)hist_percentile(&hist, 50) / 1e3;
+	result->p99_us = (double)hist_percentile(&hist, 99) / 1e3;
+	result->mean_us = hist_mean(&hist) / 1e3;
+	result->min_us = (double)hist.min / 1e3;
+	return 0;
+}
+
+/* Many connections of which none carries data: what they cost to make and to keep. */
+struct crowd {
+	struct flue_adapter *adapter;
+	struct flue_pd *pd;
+	struct flue_cq *cq;
+	struct flue_qp **qp;
+	uint64_t n;
+};
+
+static bool crowd_open(struct crowd *c, uint64_t room)
+{
+	memset(c, 0, sizeof(*c));
+	c->qp = calloc(room, sizeof(struct flue_qp *));
+	c->adapter = open_adapter();
+	if (!c->qp || !c->adapter)
+		return false;
+	c->pd = flue_create_pd(c->adapter);
+	c->cq = flue_create_cq(c->adapter, 4096);
+	return c->pd && c->cq;
+}
+
+static struct flue_qp *crowd_add(struct crowd *c)
+{
+	struct flue_qp_attr attr = FLUE_ATTR(struct flue_qp_attr);
+	struct flue_qp *qp;
+
+	attr.send_cq = attr.recv_cq = c->cq;
+	attr.sq_depth = attr.rq_depth = CONNECT_DEPTH;
+	qp = c->pd->ops->create_qp(c->pd, &attr);
+	if (qp)
+		c->qp[c->n++] = qp;
+	return qp;
+}
+
+static void crowd_close(struct crowd *c)
+{
+	while (c->n > 0)
+		flue_destroy_qp(c->qp[--c->n]);
+	if (c->cq)
+		flue_destroy_cq(c->cq);
+	if (c->pd)
+		flue_destroy_pd(c->pd);
+	if (c->adapter)
+		flue_close(c->adapter);
+	free(c->qp);
+}
+
+/* A few first, so that what is needed once (threads, tables, code pages) is not counted. */
+#define CROWD_FIRST 16
+
+static bool crowd_accept(struct crowd *c, struct flue_listener *listener, uint64_t n)
+{
+	struct flue_conn_attr conn = FLUE_ATTR(struct flue_conn_attr);
+
+	for (uint64_t i = 0; i < n; i++) {
+		struct flue_conn_request *request = listener->ops->get_request(listener, -1);
+		struct flue_qp *qp = request ? crowd_add(c) : NULL;
+
+		if (!qp || !request->ops->accept(request, qp, &conn))
+			return false;
+	}
+	return true;
+}
+
+static bool crowd_connect(struct crowd *c, uint16_t port, uint64_t n)
+{
+	struct flue_conn_attr conn = FLUE_ATTR(struct flue_conn_attr);
+	struct sockaddr_in to = loopback(port);
+
+	conn.remote = (struct sockaddr *)&to;
+	conn.remote_len = sizeof(to);
+	for (uint64_t i = 0; i < n; i++) {
+		struct flue_qp *qp = crowd_add(c);
+
+		if (!qp || !qp->ops->connect(qp, &conn))
+			return false;
+	}
+	return true;
+}
+
+/* The last connection carries the server's own figure, as private data of its reply. */
+static bool accept_last(struct crowd *c, struct flue_listener *listener, uint64_t grown)
+{
+	struct flue_conn_attr conn = FLUE_ATTR(struct flue_conn_attr);
+	struct flue_conn_request *request = listener->ops->get_request(listener, -1);
+	struct flue_qp *qp = request ? crowd_add(c) : NULL;
+
+	conn.private_data = &grown;
+	conn.private_len = sizeof(grown);
+	return qp && request->ops->accept(request, qp, &conn);
+}
+
+static int connect_serve(const struct bench_args *args, int port_fd)
+{
+	struct flue_listen_attr attr = FLUE_ATTR(struct flue_listen_attr);
+	struct sockaddr_in local = loopback(0);
+	struct flue_listener *listener;
+	struct crowd crowd;
+	uint64_t before;
+
+	if (!crowd_open(&crowd, args->count + CROWD_FIRST + 1))
+		return bench_fail("flue-connect server");
+	attr.local = (struct sockaddr *)&local;
+	attr.local_len = sizeof(local);
+	listener = crowd.adapter->ops->listen(crowd.adapter, &attr);
+	if (!listener)
+		return bench_fail("listen");
+	tell_port(&listener->local, &port_fd);
+	if (!crowd_accept(&crowd, listener, CROWD_FIRST))
+		return bench_fail("accept");
+	before = bench_resident();
+	if (!crowd_accept(&crowd, listener, args->count) ||
+	    !accept_last(&crowd, listener, bench_resident() - before))
+		return bench_fail("accept");
+	pause(); /* until the client is done and ends us */
+	return 0;
+}
+
+static int connect_run(const struct bench_args *args, uint16_t port, struct bench_result *result)
+{
+	struct crowd crowd;
+	uint64_t before, grown, start, end;
+	const struct flue_qp *last;
+
+	if (!crowd_open(&crowd, args->count + CROWD_FIRST + 1) ||
+	    !crowd_connect(&crowd, port, CROWD_FIRST))
+		return bench_fail("flue-connect");
+	before = bench_resident();
+	start = util_now_ns();
+	if (!crowd_connect(&crowd, port, args->count))
+		return bench_fail("flue-connect");
+	end = util_now_ns();
+	result->client_bytes = (double)(bench_resident() - before) / (double)args->count;
+	if (!crowd_connect(&crowd, port, 1))
+		return bench_fail("flue-connect");
+	last = crowd.qp[crowd.n - 1];
+	if (last->private_len == sizeof(grown)) {
+		memcpy(&grown, last->private_data, sizeof(grown));
+		result->server_bytes = (double)grown / (double)args->count;
+	}
+	result->messages = args->count;
+	result->per_second = (double)args->count / ((double)(end - start) / 1e9);
+	crowd_close(&crowd);
+	return 0;
+}
+
+const struct bench_mode bench_flue_modes[] = {
+	{ "flue-write", session_serve, write_run },
+	{ "flue-read", session_serve, read_run },
+	{ "flue-send", session_serve, send_run },
+	{ "flue-pingpong", session_serve, pingpong_run },
+	{ "flue-connect", connect_serve, connect_run },
+	{ 0 },
+};
