@@ -15,8 +15,10 @@
  * FLUE_CONN_DEFER it stays Idle after the exchange of frames, so that the program can look at
  * the peer's private data and post receives; start() moves on, disconnect() refuses.
  *
- * Blocking. connect(), accept(), start() and disconnect() wait until done. With FLUE_CONN_ASYNC
- * the first three return at once and the event tells how it ended.
+ * Blocking. connect(), accept(), start() and disconnect() wait until done, and take the event they
+ * waited for; only DISCONNECTED always comes as an event. With FLUE_CONN_ASYNC the first three
+ * return at once and the event tells how it ended. Called from a callback the blocking forms fail
+ * with EDEADLK.
  */
 #ifndef FLUE_CONN_H
 #define FLUE_CONN_H
@@ -115,10 +117,11 @@ struct flue_conn_request {
  * qp->private_data is the peer's), ETIMEDOUT, ECONNRESET, EPROTO (not an MPA peer), EHOSTUNREACH
  * and the other errors of connect(2), ENOMEM, EMFILE.
  * qp->ops->start: EINVAL when nothing is deferred.
- * qp->ops->disconnect: finishes queued requests? No: as the verbs ask, a graceful close needs an
- * empty send queue; with requests outstanding it becomes abortive and fails with EBUSY. Success
- * means both sides closed in order. ETIMEDOUT: the peer did not close, the connection was reset.
- * true on a QP that is not connected. timeout_ms: 0: 5 s; < 0 returns at once and lets events tell.
+ * qp->ops->disconnect: success means that both sides closed in order. As the verbs ask, a graceful
+ * close needs an empty send queue; with requests outstanding it becomes abortive: EBUSY. Other
+ * failures: ETIMEDOUT (the peer did not close; the connection was reset), ECONNRESET (the peer
+ * did), EPROTO (a Terminate ended it), ECONNABORTED. true on a QP that is not connected.
+ * timeout_ms: 0: 5 s; < 0 returns at once and lets events tell.
  * qp->ops->abort: resets the connection and flushes all requests; true if nothing was connected.
  */
 static inline bool flue_disconnect(struct flue_qp *qp)

@@ -163,9 +163,12 @@ int cq_wait(struct cq *cq, int timeout_ms)
 
 	if (timeout_ms >= 0)
 		deadline = clock_now() + (uint64_t)timeout_ms * NSEC_PER_MSEC;
-	/* With all its queue pairs on one other engine, that is the one to drive. */
+	/* With all its queue pairs on one other engine, that is the one to drive. Where there are
+	 * several, we can sleep in one only: the others' threads must not wait for us. */
 	if (mask && (mask & (mask - 1)) == 0)
 		e = &cq->rnic->engines[__builtin_ctzll(mask)];
+	for (mask &= ~(1ull << e->index); mask; mask &= mask - 1)
+		engine_end_lease(&cq->rnic->engines[__builtin_ctzll(mask)]);
 	atomic_fetch_add(&cq->waiters, 1);
 	rc = engine_wait(e, cq, deadline);
 	atomic_fetch_sub(&cq->waiters, 1);

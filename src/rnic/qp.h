@@ -53,10 +53,9 @@ struct tx_cursor {
 	uint32_t orq_tail;
 	uint32_t msn_send, msn_read;
 	bool rtr_owed;
-	bool terminated; /* the Terminate is out */
-	bool turn;       /* whose turn after this message: a response's */
-	bool over;       /* the Terminate is in an FPDU: nothing may follow it */
-	uint64_t pos;    /* octets of full operation, for markers */
+	bool turn;    /* whose turn after this message: a response's */
+	bool over;    /* the Terminate is in an FPDU: nothing may follow it */
+	uint64_t pos; /* octets of full operation, for markers */
 };
 
 /* Headers in front of the payload: length field, DDP header, fixed RDMAP header. */

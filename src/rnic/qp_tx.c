@@ -95,7 +95,7 @@ static enum tx_stop pick(struct qp *q, struct tx_cursor *c, uint32_t *status)
 	enum tx_stop request;
 
 	if (q->state == QPS_TERMINATE) {
-		if (!q->tx.term_owed || c->terminated)
+		if (!q->tx.term_owed || c->over)
 			return TX_NOTHING;
 		c->kind = TX_TERMINATE; /* cuts off the message under way */
 		c->off = 0;
@@ -721,7 +721,7 @@ void qp_tx_run(struct qp *q)
 	q->tx.busy = false;
 	if (q->io.fd < 0 || !q->tx.fin_wanted || q->tx.fin_sent || q->tx.blocked)
 		return;
-	if (!q->tx.has_part && (!q->tx.term_owed || q->tx.cur.terminated)) {
+	if (!q->tx.has_part && (!q->tx.term_owed || q->tx.cur.over)) {
 		q->tx.fin_sent = true;
 		shutdown(q->io.fd, SHUT_WR);
 	}

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -10,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -102,6 +104,28 @@ static void umem_copies_on_other_threads_are_plain(void **state)
 	assert_memory_equal(own, pages, 32);
 }
 
+static void on_fault(int sig)
+{
+	_exit(42);
+}
+
+/* Where a fault is the caller's own, it comes as one: no system call is spent on every copy. */
+static void umem_copies_on_other_threads_fault_when_the_page_is_gone(void **state)
+{
+	struct sigaction sa = { .sa_handler = on_fault };
+	int status;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		sigaction(SIGSEGV, &sa, NULL);
+		umem_guarded = false;
+		_exit(umem_read(own, pages + page, 8) ? 1 : 2);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 42);
+}
+
 static void *see_guard(void *arg)
 {
 	*(bool *)arg = umem_guarded;
@@ -137,6 +161,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(umem_guarded_copies_respect_the_page_protection,
 						make, drop),
 		cmocka_unit_test_setup_teardown(umem_copies_on_other_threads_are_plain, make, drop),
+		cmocka_unit_test_setup_teardown(
+			umem_copies_on_other_threads_fault_when_the_page_is_gone, make, drop),
 		cmocka_unit_test_setup_teardown(umem_guard_belongs_to_one_thread, make, drop),
 		cmocka_unit_test_setup_teardown(umem_empty_copies_touch_nothing, make, drop),
 	};

@@ -319,10 +319,13 @@ static void connect_times_out_when_the_peer_is_silent(void **state)
 	int fd = tcp_listen(&at);
 	struct flue_conn_attr attr = attr_to(&at, 200);
 	uint64_t start = pair_now_ms();
+	unsigned aborts = faulty_calls(FAULTY_abort);
 
 	assert_fails(p->a.qp->ops->connect(p->a.qp, &attr), ETIMEDOUT);
 	assert_true(pair_now_ms() - start >= 190);
-	assert_true(pair_now_ms() - start < 1100);
+	assert_true(pair_now_ms() - start < 5000);
+	/* By the provider's own timer, not by the access layer's patience. */
+	assert_int_equal(faulty_calls(FAULTY_abort), aborts);
 	assert_int_equal(flue_qp_state(p->a.qp), FLUE_QP_IDLE);
 	conf_expect_quiet(p);
 	close(fd);
@@ -432,7 +435,7 @@ static void listener_drops_silent_peers_in_time(void **state)
 	assert_int_equal(write(fd, "MPA ID Req", 10), 10);
 	assert_true(closed_within(fd, 5));
 	assert_true(pair_now_ms() - start >= 150);
-	assert_true(pair_now_ms() - start < 2000);
+	assert_true(pair_now_ms() - start < 5000);
 	close(fd);
 	assert_ok(l->ops->destroy(l));
 }

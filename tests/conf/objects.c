@@ -82,6 +82,15 @@ static void provider_returns_handler_ids_for_its_processors_only(void **state)
 	soft_provider.close(a);
 }
 
+static void slots_of_missing_features_say_so(void **state)
+{
+	struct flue_caps caps;
+
+	ops()->query(&caps);
+	if (!(caps.features & FLUE_FEATURE_ADOPT_STREAM))
+		assert_int_equal(ops()->adopt_stream(NULL, -1, true, NULL, NULL, 0), -EOPNOTSUPP);
+}
+
 static void adapter_shows_its_processors(void **state)
 {
 	struct flue_open_attr attr = FLUE_ATTR(struct flue_open_attr);
@@ -437,6 +446,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(provider_fills_every_slot),                            /* RD-6 */
 		cmocka_unit_test(provider_advertises_every_limit),                      /* RD-6 */
 		cmocka_unit_test(provider_returns_handler_ids_for_its_processors_only), /* CH-2 */
+		cmocka_unit_test(slots_of_missing_features_say_so),                     /* RD-6 */
 		cmocka_unit_test(adapter_shows_its_processors),                         /* CH-1 */
 		cmocka_unit_test(parents_with_children_refuse_destruction),             /* RD-1 */
 		cmocka_unit_test(every_kind_of_child_holds_its_parent),                 /* RD-1 */

@@ -327,7 +327,7 @@ static void connect_returns_when_its_outcome_is_never_told(void **state)
 	start = pair_now_ms();
 	assert_fails(p.a.qp->ops->connect(p.a.qp, &attr), ETIMEDOUT);
 	assert_true(pair_now_ms() - start >= 1000);
-	assert_true(pair_now_ms() - start < 4000);
+	assert_true(pair_now_ms() - start < 8000);
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	assert_fails(p.a.qp->ops->connect(p.a.qp, &attr), EISCONN);
 	/* Resources are always destroyed. */

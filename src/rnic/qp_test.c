@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: MIT */
+/* A queue pair on a bare stream: how it ends, seen octet by octet from the other side (CH-18). */
+#include <errno.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "rnic/qp.h"
+
+static struct rnic *r;
+static struct rnic_pd pd;
+static struct cq *cq;
+static struct qp *q;
+static struct flue_qp owner;
+static int peer; /* the other end of the stream */
+static atomic_int ends;
+static struct flue_event end;
+
+static void on_event(void *ctx, void *qp_owner, const struct flue_event *ev,
+		     const struct rnic_conn_info *conn)
+{
+	if (ev->type != FLUE_EVENT_DISCONNECTED)
+		return;
+	end = *ev;
+	atomic_fetch_add(&ends, 1);
+}
+
+static void on_completion(void *cq_owner, void *arg)
+{
+}
+
+static const struct rnic_upcalls up = { .qp_event = on_event };
+
+/* A connected queue pair, without CRC, as the initiator of a two-way exchange. */
+static int make(void **state)
+{
+	struct mpa_terms terms = { .rev = 2, .ird = 1, .ord = 1 };
+	struct timeval limit = { .tv_sec = 1 }; /* shorter than any closing timer */
+	struct qp_attr attr = { .pd = &pd,
+				.sq_depth = 4,
+				.rq_depth = 4,
+				.sq_sge = 1,
+				.rq_sge = 1,
+				.state = &owner.state,
+				.owner = &owner };
+	int cpu = sched_getcpu(), fds[2], rc;
+
+	atomic_store(&ends, 0);
+	owner.state = FLUE_QP_IDLE;
+	if (rnic_open(&cpu, 1, &up, NULL, &r) ||
+	    cq_create(r, &r->engines[0], 16, on_completion, NULL, NULL, &cq))
+		return -1;
+	pd.rnic = r;
+	attr.send_cq = attr.recv_cq = cq;
+	if (qp_create(&attr, &q) || socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds))
+		return -1;
+	peer = fds[1];
+	setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+	engine_lock(q->engine);
+	rc = qp_establish(q, fds[0], &terms, true, false, 0);
+	q->connected = true; /* as the endpoint does when it has told */
+	engine_unlock(q->engine);
+	return rc;
+}
+
+static int drop(void **state)
+{
+	qp_destroy(q);
+	cq_destroy(cq);
+	rnic_close(r);
+	if (peer >= 0)
+		close(peer);
+	return 0;
+}
+
+/* Waits in the kernel although the descriptor does not block: that is for our end of the pair. */
+static ssize_t take(void *buf, size_t len)
+{
+	for (int i = 0; i < 1000; i++) {
+		ssize_t n = recv(peer, buf, len, 0);
+
+		if (n >= 0 || errno != EAGAIN)
+			return n;
+		usleep(1000);
+	}
+	return -1;
+}
+
+static void send_opcode(uint8_t opcode)
+{
+	uint8_t fpdu[2 + 18 + 4] = { 0, 18, 0x41, 0x40 | opcode };
+
+	fpdu[2 + 13] = 1; /* MSN */
+	assert_int_equal(send(peer, fpdu, sizeof(fpdu), MSG_NOSIGNAL), sizeof(fpdu));
+}
+
+static bool ended(void)
+{
+	for (int i = 0; i < 3000 && !atomic_load(&ends); i++)
+		usleep(1000);
+	return atomic_load(&ends) == 1;
+}
+
+static void qp_sends_a_terminate_and_its_fin_at_once(void **state)
+{
+	uint8_t buf[256];
+
+	send_opcode(12); /* nobody's */
+	assert_true(take(buf, sizeof(buf)) >= 2 + 18 + 4);
+	assert_int_equal(buf[2 + 1], 0x47);
+	assert_int_equal(buf[2 + 18], 0x02); /* RDMAP, remote operation */
+	assert_int_equal(buf[2 + 19], 0x06); /* unexpected opcode */
+	assert_int_equal(take(buf, sizeof(buf)), 0);
+	assert_int_equal(flue_qp_state(&owner), FLUE_QP_TERMINATE);
+	/* More faults change nothing; the end comes with the peer's FIN. */
+	send_opcode(13);
+	close(peer);
+	peer = -1;
+	assert_true(ended());
+	assert_int_equal(end.reason, FLUE_CLOSE_FAULT);
+	assert_int_equal(end.detail, 0x0206);
+	assert_int_equal(flue_qp_state(&owner), FLUE_QP_ERROR);
+}
+
+static void qp_answers_a_fin_with_its_own_and_becomes_idle(void **state)
+{
+	struct flue_recv_wr wr = { .id = 77 };
+	const struct flue_recv_wr *bad;
+	struct flue_wc wc;
+	uint8_t buf[16];
+
+	assert_int_equal(qp_post_recv(q, &wr, &bad), 0);
+	shutdown(peer, SHUT_WR);
+	assert_int_equal(take(buf, sizeof(buf)), 0);
+	assert_true(ended());
+	assert_int_equal(end.reason, FLUE_CLOSE_GRACEFUL);
+	assert_int_equal(flue_qp_state(&owner), FLUE_QP_IDLE);
+	assert_int_equal(cq_poll(cq, &wc, 1), 1);
+	assert_int_equal(wc.id, 77);
+	assert_int_equal(wc.status, FLUE_WC_FLUSHED);
+}
+
+static void qp_closing_gives_up_on_a_peer_that_does_not_close(void **state)
+{
+	uint8_t buf[16];
+
+	assert_int_equal(qp_disconnect(q, 50), 0);
+	assert_int_equal(take(buf, sizeof(buf)), 0); /* our FIN */
+	assert_true(ended());
+	assert_int_equal(end.reason, FLUE_CLOSE_LOST);
+	assert_int_equal(end.detail, ETIMEDOUT);
+	assert_int_equal(flue_qp_state(&owner), FLUE_QP_ERROR);
+}
+
+static void qp_that_loses_its_peer_in_the_middle_of_an_fpdu_says_lost(void **state)
+{
+	static const uint8_t part[] = { 0, 18, 0x41 };
+
+	assert_int_equal(send(peer, part, sizeof(part), 0), sizeof(part));
+	close(peer);
+	peer = -1;
+	assert_true(ended());
+	assert_int_equal(end.reason, FLUE_CLOSE_LOST);
+	assert_int_equal(flue_qp_state(&owner), FLUE_QP_ERROR);
+}
+
+static void qp_in_error_flushes_what_is_posted_then_starts_afresh(void **state)
+{
+	struct flue_recv_wr recv_wr = { .id = 1 };
+	struct flue_send_wr send_wr = { .id = 2, .op = FLUE_WR_SEND };
+	const struct flue_recv_wr *bad_recv;
+	const struct flue_send_wr *bad_send;
+	struct flue_wc wc[2];
+
+	assert_int_equal(qp_abort(q), 0);
+	assert_true(ended());
+	assert_int_equal(end.reason, FLUE_CLOSE_ABORTED);
+	assert_int_equal(qp_post_recv(q, &recv_wr, &bad_recv), 0);
+	assert_int_equal(qp_post_send(q, &send_wr, &bad_send), 0);
+	assert_int_equal(cq_poll(cq, wc, 2), 2);
+	assert_int_equal(wc[0].id, 1);
+	assert_int_equal(wc[1].id, 2);
+	assert_int_equal(wc[0].status, FLUE_WC_FLUSHED);
+	assert_int_equal(wc[1].status, FLUE_WC_FLUSHED);
+	assert_int_equal(qp_reset(q), 0);
+	assert_int_equal(flue_qp_state(&owner), FLUE_QP_IDLE);
+	assert_int_equal(qp_post_send(q, &send_wr, &bad_send), -ENOTCONN);
+	assert_int_equal(atomic_load(&ends), 1);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make, drop)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(qp_sends_a_terminate_and_its_fin_at_once),
+		TEST(qp_answers_a_fin_with_its_own_and_becomes_idle),
+		TEST(qp_closing_gives_up_on_a_peer_that_does_not_close),
+		TEST(qp_that_loses_its_peer_in_the_middle_of_an_fpdu_says_lost),
+		TEST(qp_in_error_flushes_what_is_posted_then_starts_afresh),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
