@@ -104,6 +104,9 @@ static bool valid_cpus(const int *cpus, uint32_t n)
 	return true;
 }
 
+/* More than any provider takes would make opening without a wish fail on a large machine. */
+#define DEFAULT_CPUS_MAX 64
+
 /* Processors the calling thread may run on, into a new array. */
 static int default_cpus(int **out, uint32_t *n)
 {
@@ -126,7 +129,7 @@ static int default_cpus(int **out, uint32_t *n)
 	if (!*out)
 		goto free_set;
 	*n = 0;
-	for (int cpu = 0; cpu < most; cpu++)
+	for (int cpu = 0; cpu < most && *n < DEFAULT_CPUS_MAX; cpu++)
 		if (CPU_ISSET_S(cpu, size, set))
 			(*out)[(*n)++] = cpu;
 	rc = 0;

@@ -208,6 +208,17 @@ enum mem_verdict mem_invalidate(struct mem_table *t, uint32_t stag, const struct
 	return v;
 }
 
+/* Rights that a fast register or bind may give. */
+static bool good_access(uint32_t access, bool window)
+{
+	uint32_t known = FLUE_REMOTE_WRITE | FLUE_REMOTE_READ | FLUE_ZERO_BASED;
+
+	if (!window)
+		known |= FLUE_LOCAL_WRITE | FLUE_REMOTE_INVALIDATE | FLUE_BIND_WINDOW;
+	return !(access & ~known) &&
+	       (window || !(access & FLUE_REMOTE_WRITE) || access & FLUE_LOCAL_WRITE);
+}
+
 int mem_fast_register(struct mem_table *t, uint32_t stag, const struct rnic_pd *pd,
 		      const struct flue_reg *reg)
 {
@@ -216,7 +227,8 @@ int mem_fast_register(struct mem_table *t, uint32_t stag, const struct rnic_pd *
 
 	pthread_mutex_lock(&t->change);
 	if (!m || m->kind != MEM_REGION || m->stag >> 8 != stag >> 8 || m->pd != pd ||
-	    atomic_load(&m->live) || reg->length == 0 || reg->length > m->capacity) {
+	    atomic_load(&m->live) || reg->length == 0 || reg->length > m->capacity ||
+	    !good_access(reg->access, false)) {
 		rc = -EINVAL;
 	} else {
 		/* users may be above 0 for a moment from readers that will see live == 0 */
@@ -244,7 +256,8 @@ int mem_bind(struct mem_table *t, uint32_t stag, const struct rnic_pd *pd, uint3
 	pthread_mutex_lock(&t->change);
 	if (!w || w->kind != MEM_WINDOW || w->stag >> 8 != stag >> 8 || w->pd != pd || !m ||
 	    m->kind != MEM_REGION || m->stag != reg->lkey || !atomic_load(&m->live) ||
-	    reg->length == 0 || check(m, pd, qpn, need, reg->addr, reg->length) != MEM_OK) {
+	    reg->length == 0 || !good_access(reg->access, true) ||
+	    check(m, pd, qpn, need, reg->addr, reg->length) != MEM_OK) {
 		rc = -EINVAL;
 	} else {
 		quiesce(w);

@@ -248,11 +248,10 @@ static void step_cursor(struct tx_cursor *c, const struct ddp_segment *s, uint32
 	else if (c->kind == TX_RTR)
 		c->rtr_owed = false;
 	c->turn = c->kind != TX_RESPONSE;
-	/* The Terminate stays at the cursor, for fpdu_out() to see. */
+	/* Nothing may follow a Terminate. */
 	if (c->kind == TX_TERMINATE)
 		c->over = true;
-	else
-		c->kind = TX_NONE;
+	c->kind = TX_NONE;
 }
 
 static bool add_piece(struct tx_batch *b, void *base, size_t len, struct mem *ref)
@@ -452,8 +451,6 @@ static enum tx_stop choose(struct qp *q, struct tx_cursor *c, uint32_t *status)
 
 	if (c->kind == TX_NONE || (q->state == QPS_TERMINATE && c->kind != TX_TERMINATE))
 		stop = pick(q, c, status);
-	if (c->over)
-		return TX_NOTHING;
 	if (stop == TX_BUILT && c->kind == TX_REQUEST && is_local(current_wqe(q, c)))
 		return TX_FULL; /* run_local() does it when everything before is out */
 	return stop;
