@@ -5,7 +5,6 @@
 #include <sched.h>
 #include <stdlib.h>
 
-#include "base/clock.h"
 #include "base/util.h"
 #include "rnic/rnic.h"
 
@@ -157,12 +156,10 @@ int cq_arm(struct cq *cq, uint32_t kind)
 
 int cq_wait(struct cq *cq, int timeout_ms)
 {
-	uint64_t deadline = UINT64_MAX, mask = atomic_load(&cq->engines);
+	uint64_t mask = atomic_load(&cq->engines);
 	struct engine *e = cq->engine;
 	int rc;
 
-	if (timeout_ms >= 0)
-		deadline = clock_now() + (uint64_t)timeout_ms * NSEC_PER_MSEC;
 	/* With all its queue pairs on one other engine, that is the one to drive. Where there are
 	 * several, we can sleep in one only: the others' threads must not wait for us. */
 	if (mask && (mask & (mask - 1)) == 0)
@@ -170,7 +167,7 @@ int cq_wait(struct cq *cq, int timeout_ms)
 	for (mask &= ~(1ull << e->index); mask; mask &= mask - 1)
 		engine_end_lease(&cq->rnic->engines[__builtin_ctzll(mask)]);
 	atomic_fetch_add(&cq->waiters, 1);
-	rc = engine_wait(e, cq, deadline);
+	rc = engine_wait(e, cq, timeout_ms);
 	atomic_fetch_sub(&cq->waiters, 1);
 	if (!rc && !atomic_load(&cq->count) && atomic_load(&cq->overflowed))
 		rc = -EOVERFLOW;

@@ -452,7 +452,7 @@ void engine_fork_child(struct engine *e)
 	atomic_store(&e->driver, DRIVER_NONE);
 	atomic_store(&e->sleeping, 0);
 	atomic_store(&e->waiters, 0);
-	atomic_store(&e->lease_until, 0);
+	atomic_store(&e->lease, 0);
 	atomic_store(&e->thread_mode, THREAD_RUNNING);
 	init_sync(e);
 }

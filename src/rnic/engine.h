@@ -85,7 +85,7 @@ struct engine {
 	int cpu;
 	uint32_t index;
 	int epfd, kickfd; /* -1 until first use */
-	bool has_thread;
+	atomic_bool has_thread;
 	pthread_t thread;
 	atomic_bool stop;
 
@@ -107,10 +107,10 @@ struct engine {
 	_Atomic uint32_t n_kicks;
 
 	/* waking and leases: atomics, see engine.c */
-	atomic_int driver;   /* enum engine_driver */
-	atomic_int sleeping; /* the driver is, or is about to be, in epoll_wait */
-	atomic_int waiters;  /* threads in work_cond for the token or for CQ news */
-	_Atomic uint64_t lease_until;
+	atomic_int driver;       /* enum engine_driver */
+	atomic_int sleeping;     /* the driver is, or is about to be, in epoll_wait */
+	atomic_int waiters;      /* threads in work_cond for the token or for CQ news */
+	_Atomic uint32_t lease;  /* 0: none; else changed by every poll and wait */
 	_Atomic uint32_t wake;   /* futex: the thread must look around */
 	atomic_int thread_mode;  /* enum thread_mode: how to reach the thread */
 	_Atomic uint64_t events; /* ready events handled, for tests and balancing */
@@ -154,7 +154,7 @@ void engine_buf_put(struct engine *e, struct engine_buf *b);
 /* A poll found nothing: drive the sockets for a moment and take a lease. No lock held. */
 void engine_poll(struct engine *e);
 /* Drive until `cq` has news or the time is over. 0, -ETIMEDOUT, -EINTR. No lock held. */
-int engine_wait(struct engine *e, struct cq *cq, uint64_t deadline);
+int engine_wait(struct engine *e, struct cq *cq, int timeout_ms);
 void engine_end_lease(struct engine *e);
 /* A CQ with waiting threads got a completion. Any lock may be held. */
 void engine_news(struct engine *e);

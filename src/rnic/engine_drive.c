@@ -22,7 +22,8 @@
 #include "rnic/umem.h"
 
 /* How long after its last poll a caller is trusted to poll again. */
-#define LEASE_NS (2 * NSEC_PER_MSEC)
+#define LEASE_MS 2
+#define LEASE_NS (LEASE_MS * NSEC_PER_MSEC)
 /* A wait with nothing happening for this long lets the thread sleep without a limit. */
 #define DEEP_AFTER_NS (20 * NSEC_PER_MSEC)
 /*
@@ -116,13 +117,6 @@ static void dispatch(struct engine *e, const struct epoll_event *evs, int n)
 
 /* ---- the engine's own thread ---- */
 
-static int lease_left_ms(struct engine *e)
-{
-	uint64_t now = clock_now(), until = atomic_load(&e->lease_until);
-
-	return until > now ? (int)((until - now) / NSEC_PER_MSEC) + 1 : 0;
-}
-
 static int sooner(int a, int b)
 {
 	if (a < 0)
@@ -163,27 +157,47 @@ static void thread_drive(struct engine *e, int timeout_ms)
 	drop_token(e);
 }
 
-/* A caller drives: look again when its lease ends, or, while it sleeps in a long wait, when told. */
-static void thread_stand_by(struct engine *e, int timer_ms, uint64_t *seen, uint64_t *since)
+/* What the thread remembers while it stands by. */
+struct stand_by {
+	uint32_t lease;
+	uint64_t lease_since;
+	uint64_t events;
+	uint64_t events_since;
+};
+
+/*
+ * A caller drives. While it polls, its lease changes all the time; a lease that did not change for
+ * a whole period has lapsed. While it sleeps in a wait, it holds the token: after some quiet we
+ * sleep without a limit and it wakes us when it leaves. Callers never look at the clock for this.
+ */
+static void thread_stand_by(struct engine *e, int timer_ms, struct stand_by *s)
 {
-	int lease_ms = lease_left_ms(e);
+	uint32_t lease = atomic_load(&e->lease);
 	uint64_t events = atomic_load_explicit(&e->events, memory_order_relaxed);
 	uint64_t now = clock_now();
 
-	if (events != *seen || lease_ms > 0) {
-		*seen = events;
-		*since = now;
+	if (lease != s->lease) {
+		s->lease = lease;
+		s->lease_since = now;
 	}
-	if (now - *since > DEEP_AFTER_NS)
+	if (lease && now - s->lease_since >= LEASE_NS) {
+		atomic_compare_exchange_strong(&e->lease, &lease, 0);
+		return;
+	}
+	if (events != s->events || lease) {
+		s->events = events;
+		s->events_since = now;
+	}
+	if (now - s->events_since > DEEP_AFTER_NS)
 		thread_sleep(e, THREAD_IN_DEEP, timer_ms);
 	else
-		thread_sleep(e, THREAD_IN_FUTEX, sooner(timer_ms, lease_ms ? lease_ms : 5));
+		thread_sleep(e, THREAD_IN_FUTEX, sooner(timer_ms, lease ? LEASE_MS : 5));
 }
 
 void *engine_main(void *arg)
 {
 	struct engine *e = arg;
-	uint64_t seen = 0, since = clock_now();
+	struct stand_by standing = { .events_since = clock_now() };
 	char name[16];
 	int timer_ms;
 
@@ -202,27 +216,29 @@ void *engine_main(void *arg)
 		engine_run_notes(e);
 		if (atomic_load(&e->wake))
 			continue;
-		if (lease_left_ms(e) == 0 && take_token(e, DRIVER_THREAD))
+		if (atomic_load(&e->lease) == 0 && take_token(e, DRIVER_THREAD))
 			thread_drive(e, timer_ms);
 		else
-			thread_stand_by(e, timer_ms, &seen, &since);
+			thread_stand_by(e, timer_ms, &standing);
 	}
 }
 
 /* ---- callers ---- */
 
 /* Extends the lease; tells the thread to let go if it has the sockets. */
-static void take_lease(struct engine *e, uint64_t now)
+static void take_lease(struct engine *e)
 {
-	uint64_t old = atomic_exchange(&e->lease_until, now + LEASE_NS);
+	uint32_t old = atomic_load_explicit(&e->lease, memory_order_relaxed);
 
-	if (old < now && atomic_load(&e->driver) == DRIVER_THREAD)
+	/* Two callers may store the same number: it only has to change while anybody polls. */
+	atomic_store(&e->lease, old + 1 ? old + 1 : 1);
+	if (old == 0 && atomic_load(&e->driver) == DRIVER_THREAD)
 		engine_wake(e);
 }
 
 void engine_end_lease(struct engine *e)
 {
-	if (atomic_exchange(&e->lease_until, 0) > clock_now())
+	if (atomic_exchange(&e->lease, 0))
 		engine_wake(e);
 }
 
@@ -244,7 +260,7 @@ static void poll_links(struct engine *e)
 
 void engine_poll(struct engine *e)
 {
-	take_lease(e, clock_now());
+	take_lease(e);
 	if (!take_token(e, DRIVER_CALLER))
 		return;
 	if (pthread_mutex_trylock(&e->lock) == 0) {
@@ -265,14 +281,14 @@ static int ms_until(uint64_t deadline, uint64_t now)
 }
 
 /* Holds the token: sleep until a socket is ready, the CQ has news or time is over. */
-static int caller_drive(struct engine *e, struct cq *cq, uint64_t deadline)
+static int caller_drive(struct engine *e, struct cq *cq, int timeout_ms)
 {
 	struct epoll_event evs[BATCH];
 	int n = 0, err = 0;
 
 	atomic_store(&e->sleeping, 1);
 	if (!cq_has_news(cq) && !atomic_load(&e->n_kicks)) {
-		n = epoll_wait(e->epfd, evs, BATCH, ms_until(deadline, clock_now()));
+		n = epoll_wait(e->epfd, evs, BATCH, timeout_ms);
 		err = n < 0 ? -errno : 0;
 	}
 	atomic_store(&e->sleeping, 0);
@@ -301,21 +317,38 @@ static void caller_follow(struct engine *e, struct cq *cq, uint64_t deadline)
 	pthread_mutex_unlock(&e->work_lock);
 }
 
-int engine_wait(struct engine *e, struct cq *cq, uint64_t deadline)
+static int start(struct engine *e)
 {
-	uint64_t now = clock_now();
 	int rc;
 
+	if (atomic_load_explicit(&e->has_thread, memory_order_acquire))
+		return 0;
 	engine_lock(e);
 	rc = engine_start(e);
 	engine_unlock(e);
+	return rc;
+}
+
+/* Long times need no exact start, and the exact clock costs as much as several locks. */
+static uint64_t deadline_of(int timeout_ms)
+{
+	uint64_t ns = (uint64_t)timeout_ms * NSEC_PER_MSEC;
+
+	if (timeout_ms < 0)
+		return UINT64_MAX;
+	return timeout_ms < 100 ? clock_now() + ns : clock_coarse() + CLOCK_COARSE_LAG + ns;
+}
+
+int engine_wait(struct engine *e, struct cq *cq, int timeout_ms)
+{
+	uint64_t deadline = deadline_of(timeout_ms), now;
+	int rc = start(e);
+
 	while (rc == 0 && !cq_has_news(cq)) {
-		if (now >= deadline)
-			return -ETIMEDOUT;
-		atomic_store(&e->lease_until, now + LEASE_NS);
+		take_lease(e);
 		if (take_token(e, DRIVER_CALLER)) {
-			rc = caller_drive(e, cq, deadline);
-			atomic_store(&e->lease_until, clock_now() + LEASE_NS);
+			rc = caller_drive(e, cq, timeout_ms);
+			take_lease(e);
 			drop_token(e);
 			/* It stopped looking at the clock while we slept. */
 			if (atomic_load(&e->thread_mode) == THREAD_IN_DEEP)
@@ -323,7 +356,12 @@ int engine_wait(struct engine *e, struct cq *cq, uint64_t deadline)
 		} else {
 			caller_follow(e, cq, deadline);
 		}
+		if (rc || deadline == UINT64_MAX || cq_has_news(cq))
+			continue;
 		now = clock_now();
+		if (now >= deadline)
+			return -ETIMEDOUT;
+		timeout_ms = ms_until(deadline, now);
 	}
 	return cq_has_news(cq) ? 0 : rc;
 }

@@ -73,7 +73,8 @@ static bool accept_header(struct qp *q, const uint8_t *ulpdu, size_t have, size_
 	/* A peer that sends larger units than we do takes them too. */
 	if (len > q->tx.mulpdu)
 		q->tx.mulpdu = min_size(len, q->tx.mulpdu_cap);
-	if (!q->rx.any)
+	/* A Terminate says that the peer is not ready to receive, and never will be. */
+	if (!q->rx.any && s->opcode != RDMAP_TERMINATE)
 		first_fpdu(q);
 	return listening(q);
 }
@@ -102,6 +103,9 @@ static bool try_direct(struct qp *q, size_t ulpdu_len)
 	uint32_t fault;
 
 	if (rx->in.crc || rx->in.markers || ulpdu_len < DIRECT_MIN || have < DDP_HDR_MAX)
+		return false;
+	/* Only pad or CRC are missing: there is nothing left to read straight to its place. */
+	if (have >= ulpdu_len)
 		return false;
 	if (!rx_segment_is_bulk(ulpdu))
 		return false;
