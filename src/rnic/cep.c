@@ -14,7 +14,9 @@
 #include "rnic/listener.h"
 #include "rnic/qp.h"
 
-#define FRAME_MAX (MPA_FRAME_LEN + MPA_PD_MAX)
+#define FRAME_MAX   (MPA_FRAME_LEN + MPA_PD_MAX)
+#define REFUSED_MS  1000 /* how long a rejected peer may take to close */
+#define REFUSED_MAX 64   /* ... and how many of them are waited for */
 
 static void cep_apply(struct cep *c, enum mpa_event e);
 static void ready(struct engine_io *io, uint32_t events);
@@ -65,6 +67,8 @@ static void cep_free(struct cep *c)
 		c->qp->cep = NULL;
 	if (c->listener)
 		listener_remove(c->listener, c);
+	if (c->refused)
+		atomic_fetch_sub(&c->rnic->n_refused, 1);
 	pthread_mutex_lock(&c->rnic->lists);
 	LIST_REMOVE(c, all);
 	pthread_mutex_unlock(&c->rnic->lists);
@@ -262,6 +266,22 @@ static int enter_rdma(struct cep *c)
 	return rc;
 }
 
+/* Rejected: wait a moment for the peer to close first. Peers that do not are not worth much. */
+static int await_end(struct cep *c)
+{
+	int rc;
+
+	if (atomic_load(&c->rnic->n_refused) >= REFUSED_MAX)
+		return -ENOBUFS;
+	rc = engine_watch(c->engine, &c->io, EPOLLIN);
+	if (rc)
+		return rc;
+	engine_timer_arm(c->engine, &c->timer, REFUSED_MS);
+	c->refused = true;
+	atomic_fetch_add(&c->rnic->n_refused, 1);
+	return 0;
+}
+
 /* The actions that can fail. They come before the state changes. */
 static int perform(struct cep *c, uint16_t actions)
 {
@@ -275,8 +295,8 @@ static int perform(struct cep *c, uint16_t actions)
 		rc = redial(c);
 	if (rc == 0 && actions & MPA_ACT_ENTER_RDMA)
 		rc = enter_rdma(c);
-	if (actions & MPA_ACT_TX_REJECT)
-		return 0; /* the connection is given up anyway */
+	if (rc == 0 && actions & MPA_ACT_AWAIT_END)
+		rc = await_end(c);
 	if (rc == 0 && c->lost)
 		return -(c->err ? c->err : ECONNRESET);
 	return rc;
@@ -395,6 +415,15 @@ static void dial_ready(struct cep *c)
 	cep_apply(c, err ? MPA_EV_LOST : MPA_EV_TCP_UP);
 }
 
+/* A rejected peer has nothing to say that matters, but its end does. */
+static void refused_ready(struct cep *c)
+{
+	ssize_t n = recv(c->io.fd, c->in, sizeof(c->in), MSG_DONTWAIT);
+
+	if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+		cep_apply(c, MPA_EV_LOST);
+}
+
 static void ready(struct engine_io *io, uint32_t events)
 {
 	struct cep *c = container_of(io, struct cep, io);
@@ -402,6 +431,8 @@ static void ready(struct engine_io *io, uint32_t events)
 	(void)events;
 	if (c->state == MPA_DIALING)
 		dial_ready(c);
+	else if (c->state == MPA_REFUSED)
+		refused_ready(c);
 	else
 		frame_ready(c);
 }

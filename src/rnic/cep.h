@@ -5,7 +5,8 @@
  *
  * Who owns one. An initiator's belongs to its queue pair (qp->cep). A responder's belongs to its
  * listener until the request was handed up, then to whoever got it, until accept or reject; with
- * accept it belongs to the queue pair. An endpoint that reached OPEN or CLOSED frees itself.
+ * accept it belongs to the queue pair; with reject to its engine. An endpoint that reached OPEN or
+ * CLOSED frees itself.
  */
 #ifndef FLUE_RNIC_CEP_H
 #define FLUE_RNIC_CEP_H
@@ -26,6 +27,7 @@ struct cep {
 	TAILQ_ENTRY(cep) of_listener;
 	uint8_t state; /* enum mpa_state */
 	bool initiator;
+	bool refused;   /* counted in rnic->n_refused */
 	bool requested; /* in the listener's list of complete requests */
 	bool defer, lenient, fallback, strict_peer;
 	bool busy; /* inside cep_apply(): the queue pair's troubles wait */

@@ -51,15 +51,21 @@ static void close_fd(int *fd)
 	*fd = -1;
 }
 
+void engine_stop(struct engine *e)
+{
+	if (!e->has_thread)
+		return;
+	atomic_store(&e->stop, true);
+	engine_wake(e);
+	pthread_join(e->thread, NULL);
+	e->has_thread = false;
+}
+
 void engine_fini(struct engine *e)
 {
 	struct engine_buf *b;
 
-	if (e->has_thread) {
-		atomic_store(&e->stop, true);
-		engine_wake(e);
-		pthread_join(e->thread, NULL);
-	}
+	engine_stop(e);
 	close_fd(&e->epfd);
 	close_fd(&e->kickfd);
 	while ((b = SLIST_FIRST(&e->bufs))) {

@@ -117,7 +117,9 @@ struct engine {
 };
 
 int engine_init(struct engine *e, int cpu, uint32_t index);
-/* All users are gone; stops and joins the thread. */
+/* Stops and joins the thread; the engine does nothing by itself any more. */
+void engine_stop(struct engine *e);
+/* All users are gone, and it was stopped. */
 void engine_fini(struct engine *e);
 
 void engine_lock(struct engine *e);

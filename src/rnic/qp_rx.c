@@ -256,9 +256,10 @@ static ssize_t read_direct(struct qp *q, bool *drained)
 
 static void end_of_stream(struct qp *q)
 {
-	if (q->state == QPS_RTS && !qp_rx_at_boundary(q))
+	/* Behind a fault everything was thrown away, so there the stream always is at one. */
+	if (!qp_rx_at_boundary(q))
 		qp_apply(q, QPE_LLP_LOST, FLUE_CLOSE_LOST, ECONNRESET);
-	else if (qp_is_idle(q))
+	else if (qp_is_idle(q) && !q->rx.have_wqe) /* nor in the middle of a Send */
 		qp_apply(q, QPE_FIN_IDLE, FLUE_CLOSE_GRACEFUL, 0);
 	else
 		qp_apply(q, QPE_FIN_BUSY, FLUE_CLOSE_BAD, 0);

@@ -130,9 +130,16 @@ int rnic_open(const int *cpus, uint32_t n, const struct rnic_upcalls *up, void *
 
 void rnic_close(struct rnic *r)
 {
+	struct cep *c;
+
 	pthread_mutex_lock(&open_lock);
 	LIST_REMOVE(r, all);
 	pthread_mutex_unlock(&open_lock);
+	for (uint32_t i = 0; i < r->n_engines; i++)
+		engine_stop(&r->engines[i]);
+	/* Only rejected connections are left, whose peers did not close yet. */
+	while ((c = LIST_FIRST(&r->ceps)))
+		cep_abandon(c);
 	for (uint32_t i = 0; i < r->n_engines; i++)
 		engine_fini(&r->engines[i]);
 	mem_table_fini(&r->mem);

@@ -64,6 +64,7 @@ struct rnic {
 	void *up_ctx;
 	struct mem_table mem;
 	_Atomic uint32_t next_qpn;
+	_Atomic uint32_t n_refused; /* rejected connections whose peer has not closed yet */
 	uint32_t n_engines;
 	struct engine *engines;
 	/* Lists for fork only; leaf lock. */

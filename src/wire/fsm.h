@@ -13,14 +13,15 @@
 /* clang-format off */
 #define MPA_STATES(X)                                                                             \
 	X(NEW) X(DIALING) X(WAIT_REPLY) X(HELD) X(WAIT_REQUEST) X(REQUESTED) X(PARKED)            \
-	X(WAIT_RTR) X(OPEN) X(CLOSED)
+	X(WAIT_RTR) X(REFUSED) X(OPEN) X(CLOSED)
 #define MPA_EVENTS(X)                                                                             \
 	X(DIAL) X(TCP_IN) X(TCP_UP) X(RX_REQUEST) X(RX_REPLY) X(RX_REPLY_DEFER) X(RX_REJECT)      \
 	X(RX_BAD) X(ACCEPT) X(ACCEPT_P2P) X(ACCEPT_DEFER) X(REJECT) X(START) X(START_P2P)         \
 	X(RX_FPDU) X(TIMEOUT) X(LOST) X(LOST_RETRY) X(ABORT)
 #define MPA_ACTIONS(X)                                                                            \
 	X(ARM_TIMER) X(STOP_TIMER) X(TX_REQUEST) X(TX_REPLY) X(TX_REJECT) X(ENTER_RDMA)           \
-	X(TELL_REQUEST) X(TELL_ACCEPTED) X(TELL_CONNECTED) X(TELL_FAILED) X(REDIAL) X(CLOSE)
+	X(TELL_REQUEST) X(TELL_ACCEPTED) X(TELL_CONNECTED) X(TELL_FAILED) X(REDIAL)               \
+	X(AWAIT_END) X(CLOSE)
 
 /* The order is that of enum flue_qp_state. */
 #define QP_STATES(X) X(IDLE) X(RTS) X(CLOSING) X(TERMINATE) X(ERROR)

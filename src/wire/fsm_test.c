@@ -218,7 +218,7 @@ static void mpa_tells_each_outcome_once_and_closes_what_failed(void **state)
 static bool mpa_is_timed(unsigned s)
 {
 	return s == MPA_DIALING || s == MPA_WAIT_REPLY || s == MPA_WAIT_REQUEST ||
-	       s == MPA_WAIT_RTR;
+	       s == MPA_WAIT_RTR || s == MPA_REFUSED;
 }
 
 /* In the other states the consumer has the word, or nothing is left to wait for. */
@@ -230,8 +230,12 @@ static void mpa_has_a_timer_exactly_while_it_waits_for_the_peer(void **state)
 
 			if (edge.next == MPA_ILLEGAL)
 				continue;
+			/* REFUSED has a time of its own, whatever timer ran before. */
+			assert_int_equal(!!(edge.actions & MPA_ACT_AWAIT_END),
+					 edge.next == MPA_REFUSED);
 			assert_int_equal(!!(edge.actions & MPA_ACT_ARM_TIMER),
-					 !mpa_is_timed(s) && mpa_is_timed(edge.next));
+					 !mpa_is_timed(s) && mpa_is_timed(edge.next) &&
+						 edge.next != MPA_REFUSED);
 			assert_int_equal(!!(edge.actions & MPA_ACT_STOP_TIMER),
 					 mpa_is_timed(s) && !mpa_is_timed(edge.next) &&
 						 e != MPA_EV_TIMEOUT);
