@@ -16,6 +16,8 @@ struct bench_args {
 	bool no_crc;
 	enum ep_wait wait;
 	bool spin;     /* TCP: receive without blocking, in a loop */
+	bool waitall;  /* TCP: receive whole messages with MSG_WAITALL */
+	bool epoll;    /* TCP: sleep in epoll_wait, then receive */
 	bool exchange; /* TCP connect: a request and a reply on each connection */
 };
 

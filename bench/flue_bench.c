@@ -57,6 +57,8 @@ static const struct argp_option options[] = {
 	{ "no-crc", 'c', NULL, 0, "Without CRC", 0 },
 	{ "wait", 'W', "HOW", 0, "wait, poll or fd", 0 },
 	{ "spin", 's', NULL, 0, "TCP: spin instead of sleeping", 0 },
+	{ "waitall", 'a', NULL, 0, "TCP: receive with MSG_WAITALL", 0 },
+	{ "epoll", 'E', NULL, 0, "TCP ping-pong: epoll_wait before each receive", 0 },
 	{ "exchange", 'e', NULL, 0, "TCP: exchange a request and a reply on each connection", 0 },
 	{ 0 },
 };
@@ -86,6 +88,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case 'c': a->no_crc = true; break;
 	case 'W': good = parse_wait(a, arg); break;
 	case 's': a->spin = true; break;
+	case 'a': a->waitall = true; break;
+	case 'E': a->epoll = true; break;
 	case 'e': a->exchange = true; break;
 	case ARGP_KEY_ARG: a->mode = arg; break;
 	case ARGP_KEY_END:

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The rival: what a careful program does with plain sockets. TCP_NODELAY, buffers left to the kernel's
- * autotuning (a fixed SO_RCVBUF would only be smaller), one buffer of the message's size on each
- * side, MSG_WAITALL so that a chunk needs no more wake-ups than it must.
+ * autotuning (a fixed SO_RCVBUF would only be smaller), one buffer of the message's size on each side.
+ * Whether MSG_WAITALL helps a stream depends on where the two processes run (it saves wake-ups on one
+ * processor and costs overlap on two), so bench/run measures both and takes the faster one.
  */
 #include "bench.h"
 
@@ -11,6 +12,7 @@
 #include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -69,12 +71,12 @@ static bool send_all(int fd, const uint8_t *data, size_t length)
 }
 
 /* False at the end of the stream (errno 0) or after an error. */
-static bool recv_all(int fd, uint8_t *data, size_t length, bool spin)
+static bool recv_all(int fd, uint8_t *data, size_t length, int flags)
 {
 	while (length > 0) {
-		ssize_t n = recv(fd, data, length, spin ? MSG_DONTWAIT : MSG_WAITALL);
+		ssize_t n = recv(fd, data, length, flags);
 
-		if (n < 0 && spin && errno == EAGAIN)
+		if (n < 0 && (flags & MSG_DONTWAIT) && errno == EAGAIN)
 			continue;
 		if (n <= 0) {
 			errno = n == 0 ? 0 : errno;
@@ -84,6 +86,11 @@ static bool recv_all(int fd, uint8_t *data, size_t length, bool spin)
 		length -= (size_t)n;
 	}
 	return true;
+}
+
+static int flags_of(const struct bench_args *args)
+{
+	return args->spin ? MSG_DONTWAIT : args->waitall ? MSG_WAITALL : 0;
 }
 
 static uint8_t *make_buffer(size_t size)
@@ -102,7 +109,7 @@ static int stream_serve(const struct bench_args *args, int port_fd)
 
 	if (fd < 0 || !buffer)
 		return bench_fail("tcp-stream server");
-	while (recv_all(fd, buffer, args->size, args->spin))
+	while (recv_all(fd, buffer, args->size, flags_of(args)))
 		;
 	/* The confirmation that Flue's measurement waits for as well. */
 	if (errno || !send_all(fd, buffer, 1))
@@ -130,7 +137,7 @@ static int stream_run(const struct bench_args *args, uint16_t port, struct bench
 		chunks++;
 	} while (util_now_ns() - start < duration);
 	shutdown(fd, SHUT_WR);
-	if (!recv_all(fd, &byte, 1, args->spin))
+	if (!recv_all(fd, &byte, 1, flags_of(args)))
 		return bench_fail("tcp-stream");
 	end = util_now_ns();
 	result->messages = chunks;
@@ -140,14 +147,35 @@ static int stream_run(const struct bench_args *args, uint16_t port, struct bench
 	return 0;
 }
 
+/* What a program with more than one socket does: -1 unless asked for. */
+static int open_epoll(const struct bench_args *args, int fd)
+{
+	struct epoll_event event = { .events = EPOLLIN };
+	int epoll = args->epoll ? epoll_create1(EPOLL_CLOEXEC) : -1;
+
+	if (epoll >= 0 && epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event))
+		return -1;
+	return epoll;
+}
+
+static bool recv_message(const struct bench_args *args, int epoll, int fd, uint8_t *buffer)
+{
+	struct epoll_event event;
+
+	if (epoll >= 0 && epoll_wait(epoll, &event, 1, -1) < 0)
+		return false;
+	return recv_all(fd, buffer, args->size, flags_of(args));
+}
+
 static int pingpong_serve(const struct bench_args *args, int port_fd)
 {
 	uint8_t *buffer = make_buffer(args->size);
 	int listener = open_listener(port_fd), fd = listener < 0 ? -1 : answer(listener);
+	int epoll = open_epoll(args, fd);
 
-	if (fd < 0 || !buffer)
+	if (fd < 0 || !buffer || (args->epoll && epoll < 0))
 		return bench_fail("tcp-pingpong server");
-	while (recv_all(fd, buffer, args->size, args->spin)) {
+	while (recv_message(args, epoll, fd, buffer)) {
 		if (!send_all(fd, buffer, args->size))
 			return bench_fail("tcp-pingpong server");
 	}
@@ -159,16 +187,15 @@ static int pingpong_run(const struct bench_args *args, uint16_t port, struct ben
 	uint64_t begin, start, end, duration = (uint64_t)(args->seconds * 1e9);
 	uint8_t *buffer = make_buffer(args->size);
 	static struct hist hist;
-	int fd = dial(port);
+	int fd = dial(port), epoll = open_epoll(args, fd);
 
-	if (fd < 0 || !buffer)
+	if (fd < 0 || !buffer || (args->epoll && epoll < 0))
 		return bench_fail("tcp-pingpong");
 	hist_init(&hist);
 	begin = util_now_ns();
 	for (int i = 0;; i++) {
 		start = util_now_ns();
-		if (!send_all(fd, buffer, args->size) ||
-		    !recv_all(fd, buffer, args->size, args->spin))
+		if (!send_all(fd, buffer, args->size) || !recv_message(args, epoll, fd, buffer))
 			return bench_fail("tcp-pingpong");
 		end = util_now_ns();
 		if (i >= 100) /* Flue's run leaves out as many */
@@ -198,8 +225,8 @@ static int connect_serve(const struct bench_args *args, int port_fd)
 		fd = answer(listener); /* stays open: closing is not what is measured */
 		if (fd < 0)
 			return bench_fail("tcp-connect server");
-		if (args->exchange && (!recv_all(fd, frame, sizeof(frame), false) ||
-				       !send_all(fd, frame, sizeof(frame))))
+		if (args->exchange &&
+		    (!recv_all(fd, frame, sizeof(frame), 0) || !send_all(fd, frame, sizeof(frame))))
 			return bench_fail("tcp-connect server");
 	}
 	pause(); /* until the client is done and ends us */
@@ -221,7 +248,7 @@ static int connect_run(const struct bench_args *args, uint16_t port, struct benc
 		if (fd[i] < 0)
 			return bench_fail("tcp-connect");
 		if (args->exchange && (!send_all(fd[i], frame, sizeof(frame)) ||
-				       !recv_all(fd[i], frame, sizeof(frame), false)))
+				       !recv_all(fd[i], frame, sizeof(frame), 0)))
 			return bench_fail("tcp-connect");
 	}
 	end = util_now_ns();

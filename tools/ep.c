@@ -208,12 +208,11 @@ static bool spin(struct ep *ep, int timeout_ms)
 	return false;
 }
 
+/* wait() returns at once if there is something, so there is no need to look first. */
 static bool sleep_in_wait(struct ep *ep, int timeout_ms)
 {
 	bool any = false;
 
-	if (!take(ep, &any) || any)
-		return any;
 	while (flue_wait(ep->cq, timeout_ms)) {
 		if (!take(ep, &any) || any)
 			return any;
@@ -221,18 +220,25 @@ static bool sleep_in_wait(struct ep *ep, int timeout_ms)
 	return false;
 }
 
-/* Ask, look once more, sleep: the order that loses no completion. */
+static bool arm(struct ep *ep)
+{
+	ep->armed = ep->cq->ops->notify(ep->cq, FLUE_NOTIFY_NEXT, NULL, NULL);
+	return ep->armed;
+}
+
+/*
+ * Ask for a notice, look once more, sleep: the order that loses no completion. Asking again comes
+ * before looking, so that an empty look is always one with a notice under way.
+ */
 static bool sleep_in_epoll(struct ep *ep, int timeout_ms)
 {
 	struct epoll_event event;
 	bool any = false;
 	int n;
 
-	if (!take(ep, &any) || any)
-		return any;
+	if (!ep->armed && !arm(ep))
+		return false;
 	for (;;) {
-		if (!ep->cq->ops->notify(ep->cq, FLUE_NOTIFY_NEXT, NULL, NULL))
-			return false;
 		if (!take(ep, &any) || any)
 			return any;
 		n = epoll_wait(ep->epoll, &event, 1, timeout_ms);
@@ -241,8 +247,8 @@ static bool sleep_in_epoll(struct ep *ep, int timeout_ms)
 			return false;
 		}
 		ep->cq->ops->clear_fd(ep->cq);
-		if (!take(ep, &any) || any)
-			return any;
+		if (!arm(ep))
+			return false;
 	}
 }
 

@@ -32,6 +32,7 @@ struct ep {
 	struct flue_qp *qp;
 	enum ep_wait wait;
 	int epoll;
+	bool armed; /* EP_FD: a notice was asked for */
 	uint32_t sq_depth, signal_every;
 	uint64_t posted, completed; /* send requests, ever */
 	struct flue_wc *received;   /* ring of rq_depth */

@@ -94,6 +94,10 @@ static void drop_token(struct engine *e)
 {
 	atomic_store(&e->driver, DRIVER_NONE);
 	wake_waiters(e);
+	/* While a caller held the token for long (asleep in a wait, or stopped by the scheduler in
+	 * the middle of a poll), the thread went to sleep without a limit: it must look again. */
+	if (atomic_load(&e->thread_mode) == THREAD_IN_DEEP)
+		engine_wake(e);
 }
 
 void engine_news(struct engine *e)
@@ -350,9 +354,6 @@ int engine_wait(struct engine *e, struct cq *cq, int timeout_ms)
 			rc = caller_drive(e, cq, timeout_ms);
 			take_lease(e);
 			drop_token(e);
-			/* It stopped looking at the clock while we slept. */
-			if (atomic_load(&e->thread_mode) == THREAD_IN_DEEP)
-				engine_wake(e);
 		} else {
 			caller_follow(e, cq, deadline);
 		}
