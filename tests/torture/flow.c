@@ -59,11 +59,11 @@ static void post_receive(struct flow *f)
 
 static void post_requests(struct flow *f)
 {
-	posted(f, pair_write(f->side, 0, f->size, f->peer, area(f, WRITTEN), ID_WRITE,
-			     FLUE_SIGNALED));
+	posted(f,
+	       pair_write(f->side, 0, f->size, f->peer, area(f, WRITTEN), ID_WRITE, FLUE_SIGNALED));
 	posted(f, pair_send(f->side, 0, f->size, ID_SEND, FLUE_SIGNALED | FLUE_SOLICITED));
-	posted(f, pair_read(f->side, area(f, READ_TO), f->size, f->peer, 0, ID_READ,
-			    FLUE_SIGNALED));
+	posted(f,
+	       pair_read(f->side, area(f, READ_TO), f->size, f->peer, 0, ID_READ, FLUE_SIGNALED));
 }
 
 static void check_octets(const struct flow *f, int which, uint32_t seed, const char *what)
@@ -95,7 +95,8 @@ static bool receive_stays(const struct flow *f, const struct flue_wc *wc, uint32
 {
 	uint32_t state = flue_qp_state(f->side->qp);
 
-	if (got + 1 != f->posted || state == FLUE_QP_RTS || (!f->side->srq && state != FLUE_QP_IDLE))
+	if (got + 1 != f->posted || state == FLUE_QP_RTS ||
+	    (!f->side->srq && state != FLUE_QP_IDLE))
 		return false;
 	for (uint32_t i = 0; i < got; i++)
 		if (wc[i].id == ID_RECV)

@@ -29,9 +29,7 @@ static const struct {
 	[INJECT_SOCKET] = { "socket", 3, { EMFILE, ENFILE, ENOBUFS } },
 	[INJECT_BIND] = { "bind", 2, { EADDRINUSE, EACCES } },
 	[INJECT_LISTEN] = { "listen", 1, { EADDRINUSE } },
-	[INJECT_ACCEPT] = { "accept4",
-			    6,
-			    { EMFILE, ECONNABORTED, EINTR, EAGAIN, ENFILE, ENOMEM } },
+	[INJECT_ACCEPT] = { "accept4", 6, { EMFILE, ECONNABORTED, EINTR, EAGAIN, ENFILE, ENOMEM } },
 	[INJECT_CONNECT] = { "connect", 3, { ENETUNREACH, ECONNREFUSED, EADDRNOTAVAIL } },
 	[INJECT_SETSOCKOPT] = { "setsockopt", 1, { ENOMEM } },
 	[INJECT_GETSOCKOPT] = { "getsockopt", 1, { ENOBUFS } },
@@ -47,7 +45,8 @@ static const struct {
 			  { ECONNRESET, EAGAIN, INJECT_SHORT, EINTR, ENOMEM, ETIMEDOUT } },
 	[INJECT_RECVMSG] = { "recvmsg",
 			     7,
-			     { ECONNRESET, EAGAIN, INJECT_SHORT, EINTR, EFAULT, ENOMEM, ETIMEDOUT } },
+			     { ECONNRESET, EAGAIN, INJECT_SHORT, EINTR, EFAULT, ENOMEM,
+			       ETIMEDOUT } },
 	[INJECT_SHUTDOWN] = { "shutdown", 1, { ENOTCONN } },
 	[INJECT_READ] = { "read", 1, { EAGAIN } },
 	[INJECT_EPOLL_CREATE] = { "epoll_create1", 2, { EMFILE, ENOMEM } },
@@ -354,7 +353,7 @@ static struct iovec first_octet(const struct iovec *iov)
 {
 	while (!iov->iov_len)
 		iov++;
-	return (struct iovec){ iov->iov_base, 1 };
+	return (struct iovec) { iov->iov_base, 1 };
 }
 
 WRAP(ssize_t, sendmsg, int fd, const struct msghdr *msg, int flags)
@@ -486,8 +485,7 @@ WRAP(int, timerfd_create, int clock, int flags)
 	return fails(INJECT_EVENTFD) ? -1 : __real_timerfd_create(clock, flags);
 }
 
-WRAP(int, timerfd_settime, int fd, int flags, const struct itimerspec *new,
-     struct itimerspec *old)
+WRAP(int, timerfd_settime, int fd, int flags, const struct itimerspec *new, struct itimerspec *old)
 {
 	return __real_timerfd_settime(fd, flags, new, old);
 }

@@ -45,7 +45,7 @@ struct inject_plan {
 	enum inject_call call;
 	unsigned long nth;   /* the first call to fail, from 1 */
 	unsigned long count; /* so many in a row */
-	int error;	     /* errno or INJECT_SHORT; not used with INJECT_ANY */
+	int error;           /* errno or INJECT_SHORT; not used with INJECT_ANY */
 };
 
 const char *inject_name(enum inject_call call);

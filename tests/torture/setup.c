@@ -58,8 +58,8 @@ static bool revision_1(void)
 
 struct end {
 	struct pair_side *side;
-	bool begun, over;   /* a set-up was begun; its outcome is known */
-	bool up, ended;	    /* the outcome; the connection was up and is no more */
+	bool begun, over; /* a set-up was begun; its outcome is known */
+	bool up, ended;   /* the outcome; the connection was up and is no more */
 	int error;
 };
 
@@ -73,9 +73,7 @@ static bool hear(struct end *e)
 	if (ev.u.qp != e->side->qp)
 		return true;
 	switch (ev.type) {
-	case FLUE_EVENT_ACCEPTED:
-		torture_must(e->side->qp->ops->start(e->side->qp));
-		break;
+	case FLUE_EVENT_ACCEPTED: torture_must(e->side->qp->ops->start(e->side->qp)); break;
 	case FLUE_EVENT_CONNECTED:
 	case FLUE_EVENT_CONNECT_FAILED:
 		torture_promise(!e->over, "the outcome of a set-up is told twice");
@@ -87,8 +85,7 @@ static bool hear(struct end *e)
 		torture_promise(e->up && !e->ended, "an end without a connection is told");
 		e->ended = true;
 		break;
-	default:
-		break;
+	default: break;
 	}
 	return true;
 }

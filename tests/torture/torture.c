@@ -22,14 +22,14 @@
 #include "torture/inject.h"
 
 #define WATCHDOG_S 120 /* for one run; TORTURE_PATIENCE_MS a few times over */
-#define MOST_RUNS 100000
+#define MOST_RUNS  100000
 
 static const struct {
 	const char *name;
 	const struct scenario *scenarios;
 } groups[] = {
 	{ "objects", object_scenarios }, { "setup", setup_scenarios }, { "small", small_scenarios },
-	{ "large", large_scenarios },	 { "close", close_scenarios },
+	{ "large", large_scenarios },    { "close", close_scenarios },
 };
 
 int torture_timeout_ms;
@@ -87,9 +87,8 @@ static unsigned open_descriptors(void)
 /* Errors that a user of sockets knows, beside the one that was injected. */
 static bool sensible(int error)
 {
-	static const int known[] = { ECONNRESET, ECONNREFUSED, ECONNABORTED, ETIMEDOUT,
-				     EPROTO,	 ENOTCONN,     ENOBUFS,	     ENOMEM,
-				     EBUSY,	 EFAULT };
+	static const int known[] = { ECONNRESET, ECONNREFUSED, ECONNABORTED, ETIMEDOUT, EPROTO,
+				     ENOTCONN,   ENOBUFS,      ENOMEM,       EBUSY,     EFAULT };
 	int injected;
 
 	if (inject_struck(&injected) && error == injected && injected)
@@ -135,7 +134,7 @@ static void run_all(enum inject_call call, unsigned long count, int error)
 	/* Where a call comes by the hundred, its later turns are much alike. */
 	for (unsigned long n = 1; struck; n += all_turns ? 1 : 1 + n / 30) {
 		assert_true(n < MOST_RUNS);
-		plan = (struct inject_plan){
+		plan = (struct inject_plan) {
 			.call = call, .nth = n, .count = count, .error = error
 		};
 		if (error < 0)
@@ -148,7 +147,7 @@ static void begin(void **state)
 {
 	running = *state;
 	torture_timeout_ms = 5000;
-	plan = (struct inject_plan){ .call = INJECT_ANY, .nth = 1, .count = 0 };
+	plan = (struct inject_plan) { .call = INJECT_ANY, .nth = 1, .count = 0 };
 	/* Once undisturbed: what a process makes once and keeps is then there. */
 	running->run();
 	run_once();
@@ -178,8 +177,8 @@ static void nth_call_of_one_kind_fails(void **state)
 /* The machine has run out of something and stays so. */
 static void all_calls_from_the_nth_on_fail(void **state)
 {
-	static const enum inject_call scarce[] = { INJECT_MEMORY,	INJECT_SOCKET,
-						   INJECT_ACCEPT,	INJECT_EVENTFD,
+	static const enum inject_call scarce[] = { INJECT_MEMORY,       INJECT_SOCKET,
+						   INJECT_ACCEPT,       INJECT_EVENTFD,
 						   INJECT_EPOLL_CREATE, INJECT_THREAD };
 	int error;
 
@@ -201,8 +200,8 @@ static void nth_call_starts_a_storm(void **state)
 		{ INJECT_SENDMSG, EAGAIN }, { INJECT_SENDMSG, EINTR }, { INJECT_SENDMSG, 0 },
 		{ INJECT_RECV, EAGAIN },    { INJECT_RECV, EINTR },    { INJECT_RECV, 0 },
 		{ INJECT_RECVMSG, EAGAIN }, { INJECT_RECVMSG, EINTR }, { INJECT_RECVMSG, 0 },
-		{ INJECT_SEND, EINTR },	    { INJECT_ACCEPT, EINTR },  { INJECT_EPOLL_WAIT, EINTR },
-		{ INJECT_VM_READ, 0 },	    { INJECT_VM_WRITE, 0 },    { INJECT_READ, EAGAIN },
+		{ INJECT_SEND, EINTR },     { INJECT_ACCEPT, EINTR },  { INJECT_EPOLL_WAIT, EINTR },
+		{ INJECT_VM_READ, 0 },      { INJECT_VM_WRITE, 0 },    { INJECT_READ, EAGAIN },
 	};
 
 	begin(state);
@@ -223,7 +222,7 @@ static void data_moves_when_copies_through_the_kernel_are_forbidden(void **state
 {
 	running = &small_scenarios[0];
 	torture_timeout_ms = 5000;
-	plan = (struct inject_plan){
+	plan = (struct inject_plan) {
 		.call = INJECT_VM_WRITE, .nth = 1, .count = ULONG_MAX, .error = EPERM
 	};
 	inject_arm(&plan);
@@ -258,9 +257,9 @@ static int run_group(const char *name, const struct scenario *list)
 			if (m == MODES - 1 && !list->trickles)
 				continue;
 			snprintf(names[n], sizeof(names[n]), "%s %s", list->name, modes[m].name);
-			tests[n] = (struct CMUnitTest){ .name = names[n],
-							.test_func = modes[m].run,
-							.initial_state = (void *)(uintptr_t)list };
+			tests[n] = (struct CMUnitTest) { .name = names[n],
+							 .test_func = modes[m].run,
+							 .initial_state = (void *)(uintptr_t)list };
 			n++;
 		}
 	}

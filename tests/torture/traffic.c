@@ -4,8 +4,8 @@
 
 #include "torture/torture.h"
 
-#define SMALL 100
-#define LARGE 300000 /* more than a socket takes at once, so that transfers are cut */
+#define SMALL  100
+#define LARGE  300000 /* more than a socket takes at once, so that transfers are cut */
 #define ROUNDS 3
 
 static bool carry(const struct pair_options *o, uint32_t size)

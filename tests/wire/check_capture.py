@@ -25,7 +25,8 @@ import os
 import subprocess
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
 import iwarp_stream  # noqa: E402
 
 # The heuristic first: many ports belong to other protocols by default. The guessers of what is
@@ -39,8 +40,10 @@ TSHARK_NAMES = ["iwarp_mpa.ulpdulength", "iwarp_ddp.tagged_flag", "iwarp_ddp.las
 
 
 def tshark(pcap, *args):
+    # Nobody's own settings: there is no such folder.
+    environment = dict(os.environ, WIRESHARK_CONFIG_DIR=os.path.join(HERE, "no-settings"))
     done = subprocess.run(["tshark", "-r", pcap, *OPTIONS, *args], capture_output=True,
-                          text=True, check=False)
+                          text=True, check=False, env=environment)
     if done.returncode:
         sys.exit("tshark: " + done.stderr)
     return done.stdout.splitlines()
