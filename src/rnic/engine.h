@@ -166,9 +166,9 @@ bool engine_is_self(const struct engine *e);
 
 /*
  * fork(): parent and child as described in docs/design/engine.md. The caller holds the locks of
- * all engines of the adapter before the first prepare and gives them back, with engine_unlock(),
- * after the last parent: one engine's holder may be telling another engine something. In the
- * child the locks are made anew.
+ * all engines of the adapter before the first prepare and gives them back after the last parent,
+ * with engine_unlock() (now or once more later) so that kicks which came meanwhile run: one
+ * engine's holder may be telling another engine something. In the child the locks are made anew.
  */
 void engine_fork_prepare(struct engine *e);
 void engine_fork_parent(struct engine *e);

@@ -45,9 +45,16 @@ static void in_parent(void)
 		pthread_mutex_unlock(&r->mem.change);
 		for (uint32_t i = 0; i < r->n_engines; i++)
 			engine_fork_parent(&r->engines[i]);
-		/* Runs the kicks that came meanwhile. */
 		for (uint32_t i = 0; i < r->n_engines; i++)
+			pthread_mutex_unlock(&r->engines[i].lock);
+	}
+	/* Runs the kicks that came meanwhile; only now, when no lock of another adapter is held:
+	 * before_fork() took those in the opposite order. */
+	LIST_FOREACH(r, &open_rnics, all) {
+		for (uint32_t i = 0; i < r->n_engines; i++) {
+			engine_lock(&r->engines[i]);
 			engine_unlock(&r->engines[i]);
+		}
 	}
 	pthread_mutex_unlock(&open_lock);
 }
