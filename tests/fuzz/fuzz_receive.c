@@ -1,261 +1,731 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The whole receive path: a queue pair in RTS on one end of a socket pair, the fuzzer on the
- * other. Octets come as they are, or as ULPDUs that the harness frames properly (length, markers,
- * CRC), because random octets never get past a CRC. In framed mode small STags are turned into
- * those of the regions below, so that mutations reach the checks behind the look-up.
+ * The whole receive path: a queue pair on one end of a socket pair, the input on the other. No
+ * engine thread runs; the harness calls what the engine would call, so a run is deterministic
+ * and takes some ten microseconds.
  *
- * Whatever comes: no octet outside granted memory changes, every posted request completes exactly
- * once, and the state is a legal one.
+ * Input: two octets of settings (the flags below; how the stream is cut, and whether receives
+ * come from an SRQ), then either the octets of the stream as they are, or, FRAMED, a list of
+ * records. Records are what a peer and the program could do: segments with chosen fields and
+ * right framing, answers to our Reads, posts, closes, revocations, damage. Otherwise CRC, message
+ * numbers and STags would stop nearly every mutation at the door.
  *
- * Input: settings (2 octets), then pieces: length (2 octets), octets.
- *
- * No engine thread runs: the harness plays the engine, so runs are deterministic.
+ * Invariants: no octet outside of what was granted or posted changes; what we send is a legal
+ * stream of FPDUs, with nothing behind a Terminate, and nothing before the first FPDU of an
+ * initiator; each request completes once; one DISCONNECTED; no reference to memory is left.
  */
 #include "fuzz.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
-#include "rnic/cq.h"
+#include "base/util.h"
+#include "rnic/engine_priv.h"
 #include "rnic/qp.h"
-#include "rnic/rnic.h"
 
-#define AREA      4096
-#define GUARD     64
-#define MAX_PIECE 3000
-
-enum { SINK_AT = 512, SINK_LEN = 100 }; /* where Reads go inside region 2 */
-
-/* Regions, all zero-based: 0 remote write, 1 remote read, 2 sink of Reads, 3 receives. */
-enum { R_WRITE, R_READ, R_SINK, R_RECV, NREGIONS };
-static const uint32_t rights[NREGIONS] = {
-	FLUE_LOCAL_WRITE | FLUE_REMOTE_WRITE | FLUE_REMOTE_INVALIDATE,
-	FLUE_REMOTE_READ,
-	FLUE_LOCAL_WRITE,
-	FLUE_LOCAL_WRITE,
+enum {
+	CRC = 1,
+	MARKERS = 2,
+	FRAMED = 4,
+	RESPONDER = 8,
+	LENIENT = 16,
+	TIGHT = 32,
+	DEAF = 64,
+	RTR = 128
 };
 
-static struct {
-	struct rnic *rnic;
-	struct engine *e;
-	struct rnic_pd pd;
-	struct cq *cq;
-	uint8_t memory[NREGIONS][GUARD + AREA + GUARD];
-} world;
+/* ---- the victim's memory ---- */
 
-/* One run. */
-struct run {
-	struct qp *q;
-	uint32_t state_word;
-	int peer;
-	struct mem *region[NREGIONS];
-	struct mpa_stream out;
-	uint32_t posted;
-	bool framed;
+enum {
+	AREA_RW,
+	AREA_READ,
+	AREA_WRITE,
+	AREA_LOCAL,
+	AREA_OTHER,
+	AREA_INV,
+	AREAS,
+	STALE = AREAS,
+	JUNK,
+	KEYS
+};
+#define AREA_SIZE  8192u
+#define GUARD_SIZE 256u
+#define ZONE_SIZE  (AREAS * (AREA_SIZE + GUARD_SIZE) + GUARD_SIZE)
+#define DEPTH      8u   /* of the queues */
+#define READS      4u   /* in flight, each way */
+#define SLOT       512u /* a receive or the sink of a Read lies in such a piece of AREA_LOCAL */
+#define POSTS      64u
+
+static const uint32_t rights[AREAS] = {
+	[AREA_RW] = FLUE_LOCAL_WRITE | FLUE_REMOTE_WRITE | FLUE_REMOTE_READ,
+	[AREA_READ] = FLUE_LOCAL_WRITE | FLUE_REMOTE_READ,
+	[AREA_WRITE] = FLUE_LOCAL_WRITE | FLUE_REMOTE_WRITE,
+	[AREA_LOCAL] = FLUE_LOCAL_WRITE,
+	[AREA_OTHER] = FLUE_LOCAL_WRITE | FLUE_REMOTE_WRITE | FLUE_REMOTE_READ,
+	[AREA_INV] = FLUE_LOCAL_WRITE | FLUE_REMOTE_WRITE | FLUE_REMOTE_READ |
+		     FLUE_REMOTE_INVALIDATE,
 };
 
-static void no_event(void *ctx, void *owner, const struct flue_event *ev,
-		     const struct rnic_conn_info *conn)
+static uint8_t zone[ZONE_SIZE], shadow[ZONE_SIZE];
+/* Pieces of AREA_LOCAL that may change: two ranges in each, the second in its other half. */
+static bool open_slot[AREA_SIZE / SLOT];
+static uint32_t slot_len[AREA_SIZE / SLOT][2];
+
+/* ---- the world, made once ---- */
+
+static struct rnic *rnic;
+static struct engine *engine;
+static struct rnic_pd pd, other_pd;
+static struct cq *cq;
+static struct srq *srq;
+static struct qp *plain_qp, *srq_qp;
+static struct flue_qp owner; /* of both */
+static struct mem *mems[AREAS];
+static uint32_t keys[KEYS];
+
+/* ---- one run ---- */
+
+static unsigned flags;
+static struct qp *qp; /* one of the two */
+static int peer;
+static struct mpa_stream to_victim, from_victim;
+static uint8_t out[4 * 65536]; /* what the victim sent, not looked at yet */
+static size_t out_len;
+static bool torn; /* the peer stopped listening: the rest cannot be parsed */
+static unsigned terminates, downs, posted;
+static uint8_t completed[POSTS + 1];
+static struct rdmap_read_request asked[READS + 1];
+static unsigned n_asked;
+static size_t cut;         /* the stream goes in pieces of this size */
+static unsigned damage;    /* for the next FPDU */
+static unsigned revoke_in; /* so many pieces later a region is revoked; 0: never */
+static unsigned victim;    /* ... and which */
+static bool glued;         /* FPDUs wait in `glue` until they go in one piece */
+static uint8_t glue[200000];
+static size_t glue_len;
+
+static uint8_t *area_at(unsigned area)
 {
-	(void)ctx, (void)owner, (void)ev, (void)conn;
+	return zone + GUARD_SIZE + area * (AREA_SIZE + GUARD_SIZE);
 }
 
-static void no_handler(void *owner, void *arg)
+static void on_event(void *ctx, void *qp_owner, const struct flue_event *ev,
+		     const struct rnic_conn_info *conn)
 {
-	(void)owner, (void)arg;
+	(void)ctx;
+	(void)conn;
+	CHECK(qp_owner == &owner && ev->reason < FLUE_CLOSE_NREASONS);
+	CHECK(ev->type == FLUE_EVENT_DISCONNECTED ||
+	      (ev->type == FLUE_EVENT_LAST_RECEIVE && qp == srq_qp));
+	downs += ev->type == FLUE_EVENT_DISCONNECTED;
+}
+
+static void on_completion(void *cq_owner, void *arg)
+{
+	(void)cq_owner;
+	(void)arg;
+}
+
+static const struct rnic_upcalls up = { .qp_event = on_event };
+
+/* STags must not depend on the process, or no corpus would mean anything: their key is fixed. */
+static void make_keys(void)
+{
+	struct mem *gone;
+
+	memset(rnic->mem.slots.key, 0, sizeof(rnic->mem.slots.key));
+	for (unsigned i = 0; i < AREAS; i++) {
+		CHECK(mem_register(&rnic->mem, i == AREA_OTHER ? &other_pd : &pd, area_at(i),
+				   AREA_SIZE, rights[i] | FLUE_ZERO_BASED, false, &mems[i]) == 0);
+		keys[i] = mems[i]->stag;
+	}
+	CHECK(mem_register(&rnic->mem, &pd, area_at(0), AREA_SIZE, rights[0], false, &gone) == 0);
+	keys[STALE] = gone->stag;
+	CHECK(mem_destroy(&rnic->mem, gone) == 0);
+	keys[JUNK] = 0x12345678;
 }
 
 static void make_world(void)
 {
-	static const struct rnic_upcalls up = { .qp_event = no_event };
-	static const int cpus[] = { 0 };
+	struct qp_attr attr = { .sq_depth = DEPTH,
+				.rq_depth = DEPTH,
+				.sq_sge = 2,
+				.rq_sge = 2,
+				.max_inline = 32,
+				.signal_all = true,
+				.state = &owner.state,
+				.owner = &owner };
+	int cpu = sched_getcpu();
 
-	CHECK(rnic_open(cpus, 1, &up, NULL, &world.rnic) == 0);
-	/* Same STags in every process, or findings could not be replayed. */
-	memset(world.rnic->mem.slots.key, 0, sizeof(world.rnic->mem.slots.key));
-	world.e = &world.rnic->engines[0];
-	world.e->epfd = epoll_create1(EPOLL_CLOEXEC);
-	world.e->kickfd = eventfd(0, EFD_NONBLOCK);
-	atomic_store(&world.e->has_thread, true); /* it is us */
-	world.pd.rnic = world.rnic;
-	CHECK(cq_create(world.rnic, world.e, 64, no_handler, NULL, NULL, &world.cq) == 0);
+	CHECK(rnic_open(&cpu, 1, &up, NULL, &rnic) == 0);
+	pd.rnic = other_pd.rnic = rnic;
+	engine = &rnic->engines[0];
+	/* The engine believes that its thread runs; we are it. */
+	engine->epfd = epoll_create1(EPOLL_CLOEXEC);
+	engine->has_thread = true;
+	CHECK(cq_create(rnic, engine, 4 * POSTS, on_completion, NULL, NULL, &cq) == 0);
+	attr.pd = &pd;
+	attr.send_cq = attr.recv_cq = cq;
+	CHECK(qp_create(&attr, &plain_qp) == 0);
+	CHECK(srq_create(&pd, DEPTH, 2, NULL, &srq) == 0);
+	attr.srq = srq;
+	CHECK(qp_create(&attr, &srq_qp) == 0);
+	for (size_t i = 0; i < ZONE_SIZE; i++)
+		shadow[i] = (uint8_t)(i * 167 >> 3);
+	make_keys();
 }
 
-static void post_receives(struct run *r, unsigned n)
-{
-	for (unsigned i = 0; i < n; i++) {
-		struct flue_sge sge[2] = { { 1000u * i, 50, r->region[R_RECV]->stag },
-					   { 1000u * i + 100, 100, r->region[R_RECV]->stag } };
-		struct flue_recv_wr wr = { .id = i, .sg = sge, .n_sg = 2 };
-		const struct flue_recv_wr *bad;
+/* ---- what the victim sends ---- */
 
-		CHECK(qp_post_recv(r->q, &wr, &bad) == 0);
-		r->posted++;
+static void take_fpdu(const struct ddp_segment *s, const uint8_t *payload)
+{
+	CHECK(terminates == 0);
+	if (s->opcode == RDMAP_TERMINATE) {
+		terminates++;
+		return;
+	}
+	CHECK(!(flags & RESPONDER) || flags & LENIENT || qp->rx.any);
+	if (s->opcode == RDMAP_READ_REQUEST) {
+		CHECK(n_asked <= READS);
+		rdmap_read_request_decode(&asked[n_asked++], payload);
 	}
 }
 
-static void post_reads(struct run *r, unsigned n)
+/* Parses whole FPDUs; everything must be in order. */
+static void parse_output(void)
 {
-	for (unsigned i = 0; i < n; i++) {
-		struct flue_sge sge = { SINK_AT, SINK_LEN, r->region[R_SINK]->stag };
-		struct flue_send_wr wr = { .id = i,
-					   .op = FLUE_WR_READ,
-					   .flags = FLUE_SIGNALED,
-					   .sg = &sge,
-					   .n_sg = 1,
-					   .rkey = 77 };
-		const struct flue_send_wr *bad;
+	static const struct ddp_params version = { .dv = 1, .rv = 1 };
+	size_t used = 0, size, ulpdu_len;
 
-		CHECK(qp_post_send(r->q, &wr, &bad) == 0);
-		r->posted++;
+	while (mpa_fpdu_find(&from_victim, out + used, out_len - used, &size, &ulpdu_len) == 0 &&
+	       size <= out_len - used) {
+		struct ddp_segment s;
+		uint8_t *ulpdu;
+
+		CHECK(mpa_fpdu_open(&from_victim, out + used, size, ulpdu_len, &ulpdu) == WIRE_OK);
+		CHECK(ddp_decode(&version, ulpdu, ulpdu_len, ulpdu_len, &s) == WIRE_OK);
+		take_fpdu(&s, ulpdu + s.hdr_len);
+		used += size;
+	}
+	memmove(out, out + used, out_len - used);
+	out_len -= used;
+}
+
+static bool collect(void)
+{
+	ssize_t n;
+	bool any = false;
+
+	while (peer >= 0 && out_len < sizeof(out) &&
+	       (n = recv(peer, out + out_len, sizeof(out) - out_len, MSG_DONTWAIT)) > 0) {
+		out_len += (size_t)n;
+		any = true;
+		parse_output();
+	}
+	return any;
+}
+
+/* What the engine would do now, until nothing moves any more. */
+static void drive(void)
+{
+	unsigned rounds = 0;
+
+	do {
+		engine_lock(engine);
+		if (qp->io.fd >= 0)
+			qp->io.ready(&qp->io, EPOLLIN | (qp->tx.blocked ? EPOLLOUT : 0));
+		engine_unlock(engine);
+		engine_run_notes(engine);
+		CHECK(++rounds < 10000);
+	} while (!(flags & DEAF) && collect());
+	CHECK(qp->state < QPS_NSTATES && owner.state == qp->state);
+	CHECK((qp->io.fd >= 0) ==
+	      (qp->state == QPS_RTS || qp->state == QPS_CLOSING || qp->state == QPS_TERMINATE));
+}
+
+/* ---- what the peer sends ---- */
+
+/* In small pieces at both ends; the middle of something long would only take time. */
+static size_t piece(size_t done, size_t len)
+{
+	size_t edge = 24 * cut;
+
+	if (!cut || len - done <= cut)
+		return len - done;
+	return done < edge || len - done <= edge ? cut : len - done - edge;
+}
+
+static void invalidate(unsigned area)
+{
+	mem_invalidate(&rnic->mem, keys[area % AREAS], &pd, qp->qpn, false);
+}
+
+static void feed(const uint8_t *data, size_t len)
+{
+	size_t done = 0;
+
+	while (done < len && peer >= 0 && qp->io.fd >= 0) {
+		ssize_t sent = send(peer, data + done, piece(done, len),
+				    MSG_DONTWAIT | MSG_NOSIGNAL);
+
+		if (sent <= 0)
+			return;
+		done += (size_t)sent;
+		drive();
+		if (revoke_in && --revoke_in == 0)
+			invalidate(victim);
 	}
 }
 
-static void begin(struct run *r, uint64_t settings)
+static void feed_glue(void)
 {
-	struct mpa_terms t = { .rev = 2,
-			       .ird = 2,
-			       .ord = 3,
-			       .crc = settings & 1,
-			       .rx_markers = settings & 2,
-			       .tx_markers = settings & 4,
-			       .rtr = settings & 8 ? MPA_RTR_SEND : MPA_RTR_NONE };
-	struct qp_attr a = { .pd = &world.pd,
-			     .send_cq = world.cq,
-			     .recv_cq = world.cq,
-			     .sq_depth = 4,
-			     .rq_depth = 4,
-			     .sq_sge = 1,
-			     .rq_sge = 2 };
-	int fds[2];
+	size_t n = glue_len;
 
-	memset(world.memory, 0xa5, sizeof(world.memory));
-	for (int i = 0; i < NREGIONS; i++)
-		CHECK(mem_register(&world.rnic->mem, &world.pd, world.memory[i] + GUARD, AREA,
-				   rights[i] | FLUE_ZERO_BASED, false, &r->region[i]) == 0);
-	a.state = &r->state_word;
-	CHECK(qp_create(&a, &r->q) == 0);
-	CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
-	r->peer = fds[1];
-	r->framed = settings & 16;
-	r->out = (struct mpa_stream) { .crc = t.crc, .markers = t.rx_markers };
-	post_receives(r, settings >> 5 & 3);
-	engine_lock(world.e);
-	CHECK(qp_establish(r->q, fds[0], &t, settings & 128, true, 0) == 0);
-	r->q->tx.held = false;
-	engine_unlock(world.e);
-	post_reads(r, settings >> 8 & 3);
+	glue_len = 0;
+	feed(glue, n);
 }
 
-/* Small STags name our regions. The first three octets of the name are the index's. */
-static void patch_stag(const struct run *r, uint8_t *at)
+static void feed_ulpdu(const uint8_t *ulpdu, size_t len)
 {
-	uint32_t stag = get_be32(at);
+	static uint8_t body[70000], fpdu[MPA_FPDU_MAX];
+	size_t body_len = MPA_LEN_LEN + len + mpa_pad(len), size;
 
-	if (stag < NREGIONS)
-		put_be32(at, r->region[stag]->stag);
-}
-
-static void patch(const struct run *r, uint8_t *ulpdu, size_t len)
-{
-	if (len >= 6)
-		patch_stag(r, ulpdu + 2); /* tagged: STag; untagged: the one to invalidate */
-	if (len >= 18 + 28 && (ulpdu[1] & 0xf) == RDMAP_READ_REQUEST)
-		patch_stag(r, ulpdu + 18 + 16);
-}
-
-static void drain(const struct run *r)
-{
-	uint8_t sink[4096];
-
-	while (recv(r->peer, sink, sizeof(sink), MSG_DONTWAIT) > 0)
-		;
-}
-
-static void feed(struct run *r, const uint8_t *data, size_t len)
-{
-	uint8_t body[MAX_PIECE + 8] = { 0 }, wire[MAX_PIECE + 64];
-	const uint8_t *out = data;
-
-	if (r->framed) {
-		put_be16(body, (uint16_t)len);
-		memcpy(body + 2, data, len);
-		patch(r, body + 2, len);
-		len = mpa_fpdu_build(&r->out, body, 2 + len + mpa_pad(len), wire);
-		out = wire;
+	put_be16(body, (uint16_t)len);
+	memcpy(body + MPA_LEN_LEN, ulpdu, len);
+	memset(body + MPA_LEN_LEN + len, 0, mpa_pad(len));
+	size = mpa_fpdu_build(&to_victim, body, body_len, fpdu);
+	if (damage)
+		fpdu[damage % size] ^= (uint8_t)(1 + (damage >> 8) % 255);
+	damage = 0;
+	if (!glued) {
+		feed(fpdu, size);
+		return;
 	}
-	if (send(r->peer, out, len, MSG_NOSIGNAL) < 0)
-		return; /* the queue pair hung up */
-	engine_lock(world.e);
-	if (r->q->io.fd >= 0)
-		r->q->io.ready(&r->q->io, EPOLLIN);
-	engine_unlock(world.e);
-	drain(r);
+	if (size > sizeof(glue) - glue_len)
+		feed_glue();
+	memcpy(glue + glue_len, fpdu, size);
+	glue_len += size;
 }
 
-/* Memory that nobody granted, or granted for less, is as it was. */
+static void feed_segment(const struct ddp_segment *s, const uint8_t *payload, size_t len,
+			 uint8_t spoil)
+{
+	static const struct ddp_params version = { .dv = 1, .rv = 1 };
+	static uint8_t ulpdu[65536];
+	size_t hdr = ddp_encode(&version, s, ulpdu);
+
+	if (len > 65535 - hdr)
+		len = 65535 - hdr;
+	if (payload)
+		memcpy(ulpdu + hdr, payload, len);
+	else
+		memset(ulpdu + hdr, 0xee, len);
+	ulpdu[spoil & 1] ^= (uint8_t)(spoil & 0xfe);
+	feed_ulpdu(ulpdu, hdr + len);
+}
+
+/* A length: mostly small, at times around what makes a difference. */
+static size_t take_len(struct source *in)
+{
+	static const uint16_t edges[] = { SLOT - 1,  SLOT,          SLOT + 1, 4095,
+					  4096,      4110,          4114,     AREA_SIZE - 1,
+					  AREA_SIZE, AREA_SIZE + 1, 9000,     65521 };
+	size_t n = (size_t)take(in, 1);
+
+	return n < 240 ? n : edges[(n - 240) % ARRAY_SIZE(edges)];
+}
+
+static uint64_t take_offset(struct source *in)
+{
+	static const uint64_t edges[] = { AREA_SIZE,  AREA_SIZE - 1, AREA_SIZE - 8, 1ull << 32,
+					  1ull << 63, -1ull,         -8ull,         -4096ull };
+	uint64_t n = take(in, 1);
+
+	return n < 248 ? n * 16 : edges[n - 248];
+}
+
+/* odd: bits that say which of the fields are not what they should be. */
+static void do_segment(struct source *in, uint8_t opcode)
+{
+	const struct rdmap_op_info *op = &rdmap_ops[opcode];
+	uint8_t odd = (uint8_t)take(in, 1), key = (uint8_t)(take(in, 1) % KEYS);
+	uint64_t offset = take_offset(in);
+	size_t len = take_len(in);
+	struct ddp_segment s = { .opcode = opcode, .tagged = op->tagged, .last = !(odd & 1) };
+
+	s.stag = s.inv_stag = keys[key];
+	s.to = offset;
+	s.qn = op->qn;
+	s.msn = op->qn == DDP_QN_READ ? qp->rx.msn_read : qp->rx.msn_send;
+	s.msn = op->qn == DDP_QN_TERMINATE ? 1 : s.msn;
+	s.mo = qp->rx.have_wqe && op->qn == DDP_QN_SEND ? qp->rx.filled : 0;
+	if (odd & 2)
+		s.tagged = !s.tagged;
+	if (odd & 4)
+		s.msn += (uint32_t)take(in, 1) - 128;
+	if (odd & 8)
+		s.mo += (uint32_t)take(in, 2) - 32768;
+	if (odd & 16)
+		s.qn = (uint32_t)take(in, 1);
+	feed_segment(&s, NULL, len, odd & 32 ? (uint8_t)take(in, 1) : 0);
+}
+
+static void do_read_request(struct source *in)
+{
+	struct ddp_segment s = { .opcode = RDMAP_READ_REQUEST,
+				 .last = true,
+				 .qn = DDP_QN_READ,
+				 .msn = qp->rx.msn_read };
+	struct rdmap_read_request r = { .src_stag = keys[take(in, 1) % KEYS] };
+	uint8_t buf[RDMAP_READ_REQUEST_LEN];
+
+	r.src_to = take_offset(in);
+	r.size = (uint32_t)take_len(in);
+	r.sink_stag = (uint32_t)take(in, 1);
+	if (r.sink_stag == 255)
+		r.size = UINT32_MAX;
+	rdmap_read_request_encode(&r, buf);
+	feed_segment(&s, buf, sizeof(buf), 0);
+}
+
+/* An answer to our oldest Read that is out. */
+static void do_response(struct source *in)
+{
+	uint8_t odd = (uint8_t)take(in, 1);
+	struct ddp_segment s = { .opcode = RDMAP_READ_RESPONSE, .tagged = true };
+	uint32_t left, got = qp->rx.read_got;
+	size_t len;
+
+	if (!n_asked)
+		return;
+	s.stag = asked[0].sink_stag;
+	s.to = asked[0].sink_to + got;
+	left = asked[0].size - got;
+	len = odd & 1 ? take_len(in) : left;
+	s.last = (len == left) != !!(odd & 2);
+	if (odd & 4)
+		s.to += take(in, 1) - 128;
+	if (odd & 8)
+		s.stag += (uint32_t)take(in, 1);
+	feed_segment(&s, NULL, len, 0);
+	/* The harness knows what the victim waits for from the victim itself. */
+	if (qp->rx.read_got == 0 && qp->orq_head != 0 && s.last) {
+		memmove(asked, asked + 1, (n_asked - 1) * sizeof(asked[0]));
+		n_asked--;
+	}
+}
+
+static void do_ulpdu(struct source *in)
+{
+	size_t n = (size_t)take(in, 1);
+
+	n = n < in->left ? n : in->left;
+	feed_ulpdu(in->data, n);
+	in->data += n;
+	in->left -= n;
+}
+
+static void do_terminate(struct source *in)
+{
+	struct ddp_segment s = {
+		.opcode = RDMAP_TERMINATE, .last = true, .qn = DDP_QN_TERMINATE, .msn = 1
+	};
+	uint8_t payload[64];
+	size_t n = (size_t)take(in, 1) % sizeof(payload);
+
+	for (size_t i = 0; i < n; i++)
+		payload[i] = (uint8_t)take(in, 1);
+	feed_segment(&s, payload, n, 0);
+}
+
+/* ---- what the program does ---- */
+
+/* A piece of AREA_LOCAL nobody uses, or none. */
+static int free_slot(void)
+{
+	for (unsigned i = 0; i < ARRAY_SIZE(open_slot); i++) {
+		if (!open_slot[i])
+			return (int)i;
+	}
+	return -1;
+}
+
+/* One or two pieces of memory in slot number `slot`, together `len` long at most. */
+static uint32_t make_sges(int slot, uint32_t len, struct flue_sge *sge)
+{
+	uint32_t n = len & 1 ? 2 : 1;
+
+	for (uint32_t i = 0; i < n; i++) {
+		sge[i].addr = (uint64_t)slot * SLOT + i * SLOT / 2;
+		sge[i].length = n == 1 ? min_u32(len, SLOT - 8) : min_u32(len / 2, SLOT / 2 - 8);
+		sge[i].lkey = keys[AREA_LOCAL];
+	}
+	return n;
+}
+
+static void open_to_change(int slot, const struct flue_sge *sge, uint32_t n)
+{
+	posted++;
+	if (slot < 0)
+		return;
+	open_slot[slot] = true;
+	for (uint32_t i = 0; i < 2; i++)
+		slot_len[slot][i] = i < n ? sge[i].length : 0;
+}
+
+static void post_recv(uint32_t len)
+{
+	int slot = free_slot();
+	struct flue_sge sge[2];
+	struct flue_recv_wr wr = { .id = posted + 1, .sg = sge };
+	const struct flue_recv_wr *bad;
+
+	if (slot < 0 || posted == POSTS)
+		return;
+	wr.n_sg = make_sges(slot, len, sge);
+	if ((qp->srq ? srq_post(srq, &wr, &bad) : qp_post_recv(qp, &wr, &bad)) == 0)
+		open_to_change(slot, sge, wr.n_sg);
+}
+
+static void post_send(uint32_t op, uint32_t len, uint8_t key, uint32_t wr_flags)
+{
+	bool is_read = op == FLUE_WR_READ || op == FLUE_WR_READ_INV;
+	int slot = free_slot();
+	struct flue_sge sge[2];
+	struct flue_send_wr wr = {
+		.id = posted + 1, .op = op, .sg = sge, .rkey = keys[key % KEYS], .flags = wr_flags
+	};
+	const struct flue_send_wr *bad;
+
+	if (slot < 0 || posted == POSTS)
+		return;
+	wr.n_sg = make_sges(slot, is_read ? len & ~1u : len, sge);
+	if (op == FLUE_WR_LOCAL_INV)
+		wr.n_sg = 0;
+	if (wr_flags & FLUE_INLINE) {
+		sge[0].addr = (uintptr_t)area_at(AREA_READ);
+		sge[1].addr = (uintptr_t)area_at(AREA_READ);
+	}
+	if (qp_post_send(qp, &wr, &bad) == 0)
+		open_to_change(is_read ? slot : -1, sge, wr.n_sg);
+	drive();
+}
+
+static void do_post(struct source *in)
+{
+	static const uint8_t ops[] = { FLUE_WR_SEND,     FLUE_WR_WRITE, FLUE_WR_READ,
+				       FLUE_WR_SEND_INV, FLUE_WR_READ,  FLUE_WR_LOCAL_INV,
+				       FLUE_WR_READ_INV, FLUE_WR_SEND };
+	uint8_t what = (uint8_t)take(in, 1);
+	uint32_t len = (uint32_t)take_len(in), wr_flags = 0;
+
+	if (what & 1) {
+		post_recv(len);
+		return;
+	}
+	wr_flags |= what & 16 ? FLUE_FENCE : 0;
+	wr_flags |= what & 32 ? FLUE_LOCAL_FENCE : 0;
+	wr_flags |= what & 64 ? FLUE_INLINE : 0;
+	wr_flags |= what & 128 ? FLUE_SOLICITED : 0;
+	post_send(ops[what >> 1 & 7], len, (uint8_t)take(in, 1), wr_flags);
+}
+
+static void stop_listening(void)
+{
+	close(peer);
+	peer = -1;
+	torn = true;
+}
+
+static void do_close(struct source *in)
+{
+	switch (take(in, 1) % 6) {
+	case 0:
+		if (peer >= 0)
+			shutdown(peer, SHUT_WR);
+		break;
+	case 1:
+		if (peer >= 0)
+			stop_listening();
+		break;
+	case 2: qp_disconnect(qp, 1); break;
+	case 3: qp_abort(qp); break;
+	case 4: invalidate((unsigned)take(in, 1)); break;
+	default: engine_poll(engine);
+	}
+	drive();
+}
+
+static void do_setting(struct source *in, unsigned which)
+{
+	switch (which) {
+	case 0: cut = (size_t)take(in, 1); break;
+	case 1:
+		revoke_in = (unsigned)take(in, 1);
+		victim = revoke_in >> 5;
+		revoke_in &= 31;
+		break;
+	default: glued = which == 2; feed_glue();
+	}
+}
+
+static void run_records(struct source *in)
+{
+	while (in->left) {
+		uint8_t what = (uint8_t)take(in, 1);
+
+		switch (what >> 4) {
+		case 0: do_ulpdu(in); break;
+		case 1: do_read_request(in); break;
+		case 2: do_response(in); break;
+		case 3: do_terminate(in); break;
+		case 4: do_post(in); break;
+		case 5: do_close(in); break;
+		case 6: damage = (unsigned)take(in, 2); break;
+		case 7: do_setting(in, what & 3); break;
+		default: do_segment(in, what & 15);
+		}
+	}
+	feed_glue();
+}
+
+/* ---- beginning and end ---- */
+
+static void begin(struct source *in)
+{
+	struct mpa_terms terms = { .rev = 2, .ird = READS, .ord = READS };
+	int fds[2], small = 4096, large = 1 << 20;
+
+	flags = (unsigned)take(in, 1);
+	cut = (size_t)take(in, 1);
+	qp = cut & 128 ? srq_qp : plain_qp;
+	cut &= 127;
+	terms.crc = flags & CRC;
+	terms.rx_markers = terms.tx_markers = flags & MARKERS;
+	terms.p2p = flags & RTR;
+	terms.rtr = flags & RTR ? (flags & TIGHT ? MPA_RTR_SEND : MPA_RTR_READ) : MPA_RTR_NONE;
+	to_victim = from_victim = (struct mpa_stream) { .crc = terms.crc,
+							.markers = flags & MARKERS };
+	out_len = glue_len = 0;
+	posted = downs = terminates = n_asked = damage = revoke_in = 0;
+	torn = glued = false;
+	owner.state = QPS_IDLE;
+	memset(completed, 0, sizeof(completed));
+	memset(open_slot, 0, sizeof(open_slot));
+	memcpy(zone, shadow, ZONE_SIZE);
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0);
+	peer = fds[1];
+	setsockopt(peer, SOL_SOCKET, SO_SNDBUF, &large, sizeof(large));
+	if (flags & TIGHT)
+		setsockopt(fds[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof(small));
+	post_recv(64);
+	post_recv(SLOT);
+	engine_lock(engine);
+	CHECK(qp_establish(qp, fds[0], &terms, !(flags & RESPONDER), flags & LENIENT, 0) == 0);
+	qp->connected = true; /* as the endpoint does when it has told */
+	engine_unlock(engine);
+	post_send(FLUE_WR_READ, 100, AREA_RW, 0);
+	drive();
+}
+
 static void check_memory(void)
 {
-	static const struct {
-		int region, from, to;
-	} untouched[] = {
-		{ R_READ, 0, AREA }, { R_SINK, 0, SINK_AT }, { R_SINK, SINK_AT + SINK_LEN, AREA },
-		{ R_RECV, 50, 100 }, { R_RECV, 200, 1000 },  { R_RECV, 2200, AREA },
-	};
+	for (unsigned i = 0; i < ARRAY_SIZE(open_slot); i++) {
+		size_t at = (size_t)(area_at(AREA_LOCAL) - zone) + i * SLOT;
 
-	for (int i = 0; i < NREGIONS; i++)
-		for (int j = 0; j < GUARD; j++)
-			CHECK(world.memory[i][j] == 0xa5 &&
-			      world.memory[i][GUARD + AREA + j] == 0xa5);
-	for (size_t i = 0; i < sizeof(untouched) / sizeof(untouched[0]); i++)
-		for (int j = untouched[i].from; j < untouched[i].to; j++)
-			CHECK(world.memory[untouched[i].region][GUARD + j] == 0xa5);
+		for (unsigned j = 0; open_slot[i] && j < 2; j++)
+			memcpy(zone + at + j * SLOT / 2, shadow + at + j * SLOT / 2,
+			       slot_len[i][j]);
+	}
+	/* What a peer may write to is not looked at. */
+	for (unsigned i = 0; i < AREAS; i++) {
+		if (i != AREA_OTHER && rights[i] & FLUE_REMOTE_WRITE)
+			memcpy(area_at(i), shadow + (area_at(i) - zone), AREA_SIZE);
+	}
+	CHECK(memcmp(zone, shadow, ZONE_SIZE) == 0);
 }
 
-static void end(struct run *r)
+/* Receives that were never taken stay with an SRQ. */
+static void empty_srq(void)
 {
-	struct flue_wc wc[64];
+	struct wqe *w = qp->srq_wqe;
+
+	while (qp->srq && srq_take(srq, w)) {
+		CHECK(w->id >= 1 && w->id <= posted);
+		CHECK(!completed[w->id]++);
+	}
+}
+
+static void check_completions(void)
+{
+	struct flue_wc wc[16];
 	int n;
 
-	CHECK(r->q->state < QPS_NSTATES && r->state_word == r->q->state);
-	shutdown(r->peer, SHUT_WR);
-	engine_lock(world.e);
-	if (r->q->io.fd >= 0)
-		r->q->io.ready(&r->q->io, EPOLLIN);
-	qp_apply(r->q, QPE_ABORT, FLUE_CLOSE_ABORTED, 0);
-	CHECK(r->q->io.fd < 0 && r->q->rx.buf == NULL);
-	engine_unlock(world.e);
-	n = cq_poll(world.cq, wc, 64);
-	CHECK(n == (int)r->posted);
-	qp_destroy(r->q);
-	for (int i = 0; i < NREGIONS; i++)
-		CHECK(mem_destroy(&world.rnic->mem, r->region[i]) == 0);
-	close(r->peer);
+	empty_srq();
+
+	while ((n = cq_poll(cq, wc, ARRAY_SIZE(wc))) > 0) {
+		for (int i = 0; i < n; i++) {
+			CHECK(wc[i].id >= 1 && wc[i].id <= posted && wc[i].qp == &owner);
+			CHECK(wc[i].status < FLUE_WC_NSTATUS);
+			CHECK(wc[i].op != FLUE_WC_RECV || wc[i].byte_len <= SLOT);
+			CHECK(!completed[wc[i].id]++);
+		}
+	}
+	CHECK(n == 0);
+	for (unsigned i = 1; i <= posted; i++)
+		CHECK(completed[i] == 1);
+}
+
+/* Regions that were revoked come back under the same STag. */
+static void revive(unsigned area)
+{
+	struct flue_reg reg = { .addr = (uintptr_t)area_at(area),
+				.length = AREA_SIZE,
+				.access = rights[area] | FLUE_ZERO_BASED,
+				.key = (uint8_t)keys[area] };
+
+	CHECK(atomic_load(&mems[area]->users) == 0);
+	if (!atomic_load(&mems[area]->live))
+		CHECK(mem_fast_register(&rnic->mem, keys[area], mems[area]->pd, &reg) == 0);
+	CHECK(atomic_load(&mems[area]->live) == keys[area]);
+}
+
+static void finish(void)
+{
+	drive();
+	CHECK(qp->rx.filled <= SLOT && qp->irq_tail - qp->irq_head <= READS);
+	qp_abort(qp);
+	drive();
+	CHECK(qp->state == QPS_ERROR && qp->io.fd < 0);
+	CHECK(qp->rx.buf == NULL && !qp->tx.has_part);
+	if (!torn)
+		collect();
+	if (peer >= 0)
+		close(peer);
+	CHECK(downs == 1);
+	check_completions();
+	check_memory();
+	CHECK(qp_reset(qp) == 0 && qp->state == QPS_IDLE);
+	for (unsigned i = 0; i < AREAS; i++)
+		revive(i);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct source s = { data, size };
-	struct run r = { 0 };
+	struct source in = { data, size };
 
-	if (!world.rnic)
+	if (!rnic)
 		make_world();
-	begin(&r, take(&s, 2));
-	while (s.left) {
-		size_t len = (size_t)take(&s, 2) % MAX_PIECE;
-
-		if (len > s.left)
-			len = s.left;
-		feed(&r, s.data, len);
-		s.data += len;
-		s.left -= len;
-	}
-	check_memory();
-	end(&r);
+	begin(&in);
+	if (flags & FRAMED)
+		run_records(&in);
+	else
+		feed(in.data, in.left);
+	finish();
 	return 0;
 }

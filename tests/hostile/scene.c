@@ -158,8 +158,20 @@ static void on_event(const struct flue_event *ev, void *arg)
 	pthread_mutex_unlock(&e->lock);
 }
 
-/* Waits until the connection went up (or failed to), or down; s->seen is then up to date. */
-static bool await(struct scene *s, bool down)
+enum what { ACCEPTED, UP, DOWN, END };
+
+static bool has_come(const struct scene_events *e, enum what what)
+{
+	switch (what) {
+	case ACCEPTED: return e->accepted;
+	case UP: return e->connected || e->failed;
+	case DOWN: return e->disconnected;
+	default: return e->disconnected || e->failed;
+	}
+}
+
+/* Waits for an event of this kind; s->seen is then up to date. */
+static bool await(struct scene *s, enum what what)
 {
 	struct scene_events *e = &s->events;
 	struct timespec end;
@@ -168,7 +180,7 @@ static bool await(struct scene *s, bool down)
 	clock_gettime(CLOCK_REALTIME, &end);
 	end.tv_sec += RAW_PATIENCE_MS / 1000;
 	pthread_mutex_lock(&e->lock);
-	while (!(down ? e->disconnected : e->connected + e->failed) && came)
+	while (!has_come(e, what) && came)
 		came = pthread_cond_timedwait(&e->news, &e->lock, &end) == 0;
 	s->seen = *e;
 	pthread_mutex_unlock(&e->lock);
@@ -385,14 +397,24 @@ int scene_call(struct scene *s)
 
 void scene_await_connected(struct scene *s)
 {
-	assert_true(await(s, false));
+	assert_true(await(s, UP));
 	if (s->seen.failed)
 		fail_msg("connecting failed: %s", strerror((int)s->seen.up.detail));
 }
 
+void scene_await_accepted(struct scene *s)
+{
+	assert_true(await(s, ACCEPTED));
+}
+
+void scene_await_end(struct scene *s)
+{
+	assert_true(await(s, END));
+}
+
 int scene_await_failed(struct scene *s)
 {
-	assert_true(await(s, false));
+	assert_true(await(s, UP));
 	assert_int_equal(s->seen.connected, 0);
 	return (int)s->seen.up.detail;
 }
@@ -569,7 +591,7 @@ void scene_prove(struct scene *s)
 
 void scene_expect_down(struct scene *s, uint32_t reason, uint32_t detail)
 {
-	assert_true(await(s, true));
+	assert_true(await(s, DOWN));
 	assert_string_equal(flue_close_reason_name(s->seen.down.reason),
 			    flue_close_reason_name(reason));
 	if (reason == FLUE_CLOSE_FAULT || reason == FLUE_CLOSE_TERMINATED)

@@ -90,6 +90,10 @@ void scene_accept(struct scene *s);
  * to be closed by the caller. */
 int scene_call(struct scene *s);
 void scene_await_connected(struct scene *s);
+/* Deferred: the frames are exchanged, start() is to be called. */
+void scene_await_accepted(struct scene *s);
+/* It failed, or came about and ended. */
+void scene_await_end(struct scene *s);
 /* The connection did not come about: errno of the event. */
 int scene_await_failed(struct scene *s);
 

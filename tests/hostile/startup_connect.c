@@ -435,6 +435,54 @@ static void echo_of_our_flags_makes_no_own_peer(void **state)
 	close_in_order(s);
 }
 
+/* ---- deferred ---- */
+
+/* The victim looks at the reply before it goes on; the peer does not wait for that. */
+static void hold(struct scene *s)
+{
+	struct mpa_frame req, rep;
+
+	s->conn_flags = FLUE_CONN_DEFER;
+	rep = called(s, &req);
+	raw_send_frame(&s->peer, &rep);
+	scene_await_accepted(s);
+	assert_int_equal(flue_qp_state(s->qp), FLUE_QP_IDLE);
+}
+
+static void fpdus_wait_while_the_initiator_does(void **state)
+{
+	struct scene *s = *state;
+	struct raw_fpdu f;
+
+	hold(s);
+	raw_send_message(&s->peer, "too soon", 8);
+	raw_expect_silence(&s->peer, 50);
+	scene_post_recv(s, 0, 8);
+	assert_true(s->qp->ops->start(s->qp));
+	raw_expect_fpdu(&s->peer, RDMAP_WRITE, &f);
+	scene_await_connected(s);
+	scene_expect_wc(s, 1, FLUE_WC_SUCCESS, NULL);
+	scene_expect(s, AREA_LOCAL, 0, "too soon", 8);
+	scene_prove(s);
+	close_in_order(s);
+}
+
+static void peer_that_leaves_a_waiting_initiator_is_noticed(void **state)
+{
+	struct scene *s = *state;
+
+	hold(s);
+	scene_post_recv(s, 0, 8);
+	raw_reset(&s->peer);
+	usleep(20000);
+	/* Whichever way it is told, it is told. */
+	s->qp->ops->start(s->qp);
+	scene_await_end(s);
+	if (flue_qp_state(s->qp) == FLUE_QP_IDLE)
+		flue_abort(s->qp);
+	scene_expect_flushed(s);
+}
+
 /* ---- ready to receive ---- */
 
 static void start_with_rtr(struct scene *s, uint32_t flag, uint8_t kind)
@@ -517,6 +565,8 @@ static const struct CMUnitTest others[] = {
 	WITH_SCENE(garbage_behind_the_reply_is_terminated),
 	WITH_SCENE(markers_are_inserted_when_the_reply_asks),
 	WITH_SCENE(echo_of_our_flags_makes_no_own_peer),
+	WITH_SCENE(fpdus_wait_while_the_initiator_does),
+	WITH_SCENE(peer_that_leaves_a_waiting_initiator_is_noticed),
 	WITH_SCENE(initiator_says_rtr_by_send),
 	WITH_SCENE(initiator_says_rtr_by_read),
 	WITH_SCENE(answer_to_an_rtr_by_read_must_be_empty),

@@ -584,6 +584,43 @@ static void rtr_that_never_comes_times_out(void **state)
 	assert_int_equal(scene_await_failed(s), ETIMEDOUT);
 }
 
+/* ---- deferred ---- */
+
+static void fpdus_wait_while_the_responder_does(void **state)
+{
+	struct scene *s = *state;
+	struct mpa_frame rep;
+
+	s->conn_flags = FLUE_CONN_DEFER;
+	offer_rtr(s, MPA_RTR_WRITE, &rep);
+	scene_await_accepted(s);
+	raw_write(&s->peer, 1, 0, NULL, 0);
+	raw_send_message(&s->peer, "too soon", 8);
+	raw_expect_silence(&s->peer, 50);
+	assert_int_equal(flue_qp_state(s->qp), FLUE_QP_IDLE);
+	scene_post_recv(s, 0, 8);
+	assert_true(s->qp->ops->start(s->qp));
+	scene_await_connected(s);
+	scene_expect_wc(s, 1, FLUE_WC_SUCCESS, NULL);
+	scene_expect(s, AREA_LOCAL, 0, "too soon", 8);
+	scene_prove(s);
+	close_in_order(s);
+}
+
+static void peer_that_leaves_a_waiting_responder_is_noticed(void **state)
+{
+	struct scene *s = *state;
+	struct mpa_frame rep;
+
+	s->conn_flags = FLUE_CONN_DEFER;
+	offer_rtr(s, MPA_RTR_WRITE, &rep);
+	scene_await_accepted(s);
+	raw_reset(&s->peer);
+	usleep(20000);
+	s->qp->ops->start(s->qp);
+	scene_await_end(s);
+}
+
 #define BAD (sizeof(bad_requests) / sizeof(bad_requests[0]))
 
 static const struct CMUnitTest others[] = {
@@ -612,6 +649,8 @@ static const struct CMUnitTest others[] = {
 	WITH_SCENE(write_is_the_first_choice_of_rtr),
 	WITH_SCENE(no_common_rtr_fails_the_connection),
 	WITH_SCENE(rtr_that_never_comes_times_out),
+	WITH_SCENE(fpdus_wait_while_the_responder_does),
+	WITH_SCENE(peer_that_leaves_a_waiting_responder_is_noticed),
 };
 #define OTHERS (sizeof(others) / sizeof(others[0]))
 
