@@ -92,8 +92,10 @@ static void library_threads_take_no_signal(void **state)
 	struct pair_options o = PAIR_DEFAULTS;
 	struct pair p;
 
-	if (build && !strcmp(build, "tsan"))
-		skip(); /* it has a thread of its own */
+	if (build && !strcmp(build, "tsan")) {
+		print_message("# ThreadSanitizer has a thread of its own\n");
+		skip();
+	}
 	assert_true(pair_open(&p, &o));
 	assert_true(each("/proc/self/task", NULL) > 1);
 	each("/proc/self/task", check_mask);
@@ -184,8 +186,10 @@ static void fork_disturbs_neither_parent_nor_peer(void **state)
 	struct pair p;
 	void *ok = NULL;
 
-	if (build && !strcmp(build, "tsan"))
-		skip(); /* it cannot start threads in a forked child */
+	if (build && !strcmp(build, "tsan")) {
+		print_message("# ThreadSanitizer does not allow threads after fork()\n");
+		skip();
+	}
 	assert_true(pair_open(&p, &o));
 	t.p = &p;
 	assert_int_equal(pthread_create(&thread, NULL, keep_talking, &t), 0);

@@ -110,10 +110,10 @@ class Flow:
         if segment.flags & SYN:
             self.first = (segment.seq + 1) & 0xFFFFFFFF
             return
-        if self.first is None:
-            raise Bad("the capture does not have the beginning of %s:%d" % self.source)
         self.fin |= bool(segment.flags & FIN)
         self.reset |= bool(segment.flags & RST)
+        if self.first is None and not self.reset:  # a reset answers a SYN where nobody listens
+            raise Bad("the capture does not have the beginning of %s:%d" % self.source)
         if segment.data:
             at = (segment.seq - self.first) & 0xFFFFFFFF
             # Sequence numbers wrap; what was sent before is never 2 GiB away.
