@@ -99,6 +99,11 @@ unsigned long inject_disarm(void)
 	return atomic_load(&struck);
 }
 
+void inject_calm(void)
+{
+	atomic_store(&armed, false);
+}
+
 unsigned long inject_seen(enum inject_call call)
 {
 	return atomic_load(&seen[call]);

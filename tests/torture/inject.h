@@ -57,6 +57,8 @@ unsigned inject_errors(enum inject_call call);
 void inject_arm(const struct inject_plan *plan);
 /* Returns how often the plan struck. */
 unsigned long inject_disarm(void);
+/* From now on nothing fails any more; the plan still counts as armed. Any time. */
+void inject_calm(void);
 /* Calls of this kind since the last inject_arm(). */
 unsigned long inject_seen(enum inject_call call);
 /* Whether the plan has struck already; errno of the last time in *error. */

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "torture/inject.h"
 #include "torture/torture.h"
 
 #define SMALL 100
@@ -52,6 +53,43 @@ static bool two_way_lenient(void)
 static bool revision_1(void)
 {
 	return connect_with(FLUE_CONN_REV1, 0);
+}
+
+/* Requests of set-ups that were given up. */
+static void reject_old_requests(struct pair *p)
+{
+	struct flue_conn_request *req;
+
+	while ((req = p->listener->ops->get_request(p->listener, 0)))
+		torture_must(req->ops->reject(req, NULL, 0));
+}
+
+/* What failed for want of something works with the same objects when it is there again. */
+static bool once_more(void)
+{
+	struct pair_options o = torture_options(SMALL);
+	uint64_t until = pair_now_ms() + TORTURE_PATIENCE_MS;
+	struct pair p;
+	int error;
+	bool ok;
+
+	if (!pair_make(&p, &o))
+		return false;
+	ok = pair_connect(&p) && torture_flow(&p, SMALL);
+	error = errno;
+	inject_calm();
+	while (!ok && pair_now_ms() < until) {
+		/* One side may still be ending, or an old request be on its way. */
+		reject_old_requests(&p);
+		flue_abort(p.a.qp);
+		flue_abort(p.b.qp);
+		if (p.a.qp->ops->reset(p.a.qp) && p.b.qp->ops->reset(p.b.qp) && pair_connect(&p))
+			break;
+	}
+	if (!ok)
+		torture_promise(torture_flow(&p, SMALL), "the second try does not work");
+	errno = error;
+	return torture_close(&p, ok);
 }
 
 /* ---- by events ---- */
@@ -204,6 +242,7 @@ const struct scenario setup_scenarios[] = {
 	{ "a two-way set-up", two_way, true },
 	{ "a two-way set-up with a lenient responder", two_way_lenient, true },
 	{ "a set-up in revision 1", revision_1, true },
+	{ "a set-up and a second try", once_more, true },
 	{ "an asynchronous set-up", asynchronous, true },
 	{ "a deferred set-up", deferred, true },
 	{ "a deferred two-way set-up", deferred_two_way, true },
