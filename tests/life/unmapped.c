@@ -55,6 +55,7 @@ static void close_scene(struct scene *s)
 	assert_true(flue_deregister(s->mr));
 	assert_true(pair_close(&s->p));
 	assert_true(pair_close(&s->other));
+	munmap(s->area, AREA);
 }
 
 /* A request of side a on the lost area of side b. */
@@ -78,12 +79,20 @@ static void assert_ended(struct scene *s)
 	assert_true(pair_event(&s->p.a, FLUE_EVENT_DISCONNECTED, s->p.a.qp, &ev, 10000));
 }
 
+/* No access, like unmapped; but nothing else can move in meanwhile. */
+static void unmap(struct scene *s)
+{
+	void *hole = mmap(s->area, AREA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+
+	assert_ptr_equal(hole, s->area);
+}
+
 static void run(uint32_t op, uint32_t length, bool crc)
 {
 	struct scene s;
 
 	open_scene(&s, crc);
-	munmap(s.area, AREA);
+	unmap(&s);
 	touch(&s, op, length);
 	assert_ended(&s);
 	close_scene(&s);
@@ -115,7 +124,7 @@ static void receive_into_unmapped_memory_ends_only_its_connection(void **state)
 		open_scene(&s, crc);
 		sge = flue_mr_sge(s.mr, 0, AREA);
 		assert_true(flue_post_recv(s.p.b.qp, &wr));
-		munmap(s.area, AREA);
+		unmap(&s);
 		assert_true(pair_send(&s.p.a, 0, AREA, 5, FLUE_SIGNALED));
 		assert_ended(&s);
 		close_scene(&s);
