@@ -19,4 +19,8 @@ static inline uint32_t min_u32(uint32_t a, uint32_t b)
 	return a < b ? a : b;
 }
 
+/* Thread-local variables found without a call, also in a shared library. They come out of a small
+ * reserve that the C library keeps for libraries loaded later: a few words only. */
+#define THREAD_LOCAL_FAST __attribute__((tls_model("initial-exec")))
+
 #endif

@@ -42,7 +42,7 @@ int cq_create(struct rnic *r, struct engine *e, uint32_t depth, cq_handler_fn ha
 	cq->depth = depth;
 	cq->fired.run = run_fired;
 	cq->error.run = run_error;
-	pthread_mutex_init(&cq->lock, NULL);
+	lock_init(&cq->lock);
 	pthread_mutex_lock(&r->lists);
 	LIST_INSERT_HEAD(&r->cqs, cq, all);
 	pthread_mutex_unlock(&r->lists);
@@ -57,7 +57,6 @@ void cq_destroy(struct cq *cq)
 	pthread_mutex_unlock(&cq->rnic->lists);
 	engine_untell(cq->engine, &cq->fired);
 	engine_untell(cq->engine, &cq->error);
-	pthread_mutex_destroy(&cq->lock);
 	free(cq->ring);
 	free(cq);
 }
@@ -70,7 +69,7 @@ int cq_resize(struct cq *cq, uint32_t depth)
 
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&cq->lock);
+	lock_take(&cq->lock);
 	count = atomic_load(&cq->count);
 	if (count > depth) {
 		rc = -EBUSY;
@@ -82,7 +81,7 @@ int cq_resize(struct cq *cq, uint32_t depth)
 		cq->depth = depth;
 		cq->head = 0;
 	}
-	pthread_mutex_unlock(&cq->lock);
+	lock_give(&cq->lock);
 	free(old);
 	return rc;
 }
@@ -92,21 +91,21 @@ static int take(struct cq *cq, struct flue_wc *wc, uint32_t n)
 	uint32_t count, i;
 	int rc;
 
-	pthread_mutex_lock(&cq->lock);
+	lock_take(&cq->lock);
 	count = atomic_load(&cq->count);
 	n = min_u32(n, count);
 	for (i = 0; i < n; i++) {
 		wc[i] = cq->ring[cq->head];
 		cq->head = cq->head + 1 == cq->depth ? 0 : cq->head + 1;
 	}
-	atomic_store(&cq->count, count - n);
+	atomic_store_explicit(&cq->count, count - n, memory_order_release);
 	rc = (int)n;
 	if (n == 0 && cq->lost) {
 		cq->lost = false;
 		atomic_store(&cq->overflowed, false);
 		rc = -EOVERFLOW;
 	}
-	pthread_mutex_unlock(&cq->lock);
+	lock_give(&cq->lock);
 	return rc;
 }
 
@@ -144,11 +143,11 @@ int cq_arm(struct cq *cq, uint32_t kind)
 	engine_unlock(cq->engine);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&cq->lock);
+	lock_take(&cq->lock);
 	if (cq->armed < want)
 		cq->armed = want;
 	waiting = atomic_load(&cq->count) != 0;
-	pthread_mutex_unlock(&cq->lock);
+	lock_give(&cq->lock);
 	for (uint64_t mask = atomic_load(&cq->engines); mask; mask &= mask - 1)
 		engine_end_lease(&cq->rnic->engines[__builtin_ctzll(mask)]);
 	return waiting;
@@ -192,7 +191,7 @@ bool cq_push(struct cq *cq, const struct flue_wc *wc, bool solicited)
 	bool fire, room;
 	uint32_t count, at;
 
-	pthread_mutex_lock(&cq->lock);
+	lock_take(&cq->lock);
 	count = atomic_load(&cq->count);
 	room = count < cq->depth && !cq->lost;
 	if (room) {
@@ -211,7 +210,7 @@ bool cq_push(struct cq *cq, const struct flue_wc *wc, bool solicited)
 		atomic_store(&cq->overflowed, true);
 		engine_tell(cq->engine, &cq->error);
 	}
-	pthread_mutex_unlock(&cq->lock);
+	lock_give(&cq->lock);
 	announce(cq, fire);
 	return room;
 }
@@ -220,7 +219,7 @@ void cq_purge(struct cq *cq, const struct flue_qp *qp)
 {
 	uint32_t kept = 0, count;
 
-	pthread_mutex_lock(&cq->lock);
+	lock_take(&cq->lock);
 	count = atomic_load(&cq->count);
 	for (uint32_t i = 0; i < count; i++) {
 		struct flue_wc *wc = &cq->ring[(cq->head + i) % cq->depth];
@@ -229,7 +228,7 @@ void cq_purge(struct cq *cq, const struct flue_qp *qp)
 			cq->ring[(cq->head + kept++) % cq->depth] = *wc;
 	}
 	atomic_store(&cq->count, kept);
-	pthread_mutex_unlock(&cq->lock);
+	lock_give(&cq->lock);
 }
 
 void cq_attach(struct cq *cq, const struct engine *e)
@@ -239,7 +238,7 @@ void cq_attach(struct cq *cq, const struct engine *e)
 
 void cq_fork_child(struct cq *cq)
 {
-	pthread_mutex_init(&cq->lock, NULL);
+	lock_init(&cq->lock);
 	atomic_store(&cq->waiters, 0);
 	cq->armed = CQ_NOT_ARMED;
 }

@@ -8,9 +8,9 @@
 #define FLUE_RNIC_CQ_H
 
 #include <flue/flue.h>
-#include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/lock.h"
 #include "rnic/engine.h"
 
 struct rnic;
@@ -34,7 +34,7 @@ struct cq {
 	atomic_int armed;   /* enum cq_armed; written under lock */
 	LIST_ENTRY(cq) all; /* rnic's list */
 
-	pthread_mutex_t lock;
+	struct lock lock;
 	struct flue_wc *ring;
 	uint32_t depth, head;
 	bool lost; /* an overflow not yet reported by poll */

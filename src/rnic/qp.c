@@ -279,14 +279,14 @@ int qp_post_send(struct qp *q, const struct flue_send_wr *wr, const struct flue_
 	*bad = wr;
 	if (!takes_posts(q, false))
 		return -ENOTCONN;
-	pthread_mutex_lock(&q->sq.lock);
+	lock_take(&q->sq.lock);
 	for (; wr; wr = wr->next) {
 		*bad = wr;
 		rc = enqueue(q, wr);
 		if (rc)
 			break;
 	}
-	pthread_mutex_unlock(&q->sq.lock);
+	lock_give(&q->sq.lock);
 	engine_kick(q->engine, &q->kick);
 	return rc;
 }
@@ -655,7 +655,7 @@ void qp_fork_child(struct qp *q)
 	q->rx.buf = NULL; /* the parent's byte order of things is not ours to untangle */
 	q->connected = false;
 	q->timer.at = 0;
-	pthread_mutex_init(&q->sq.lock, NULL);
-	pthread_mutex_init(&q->rq.lock, NULL);
+	lock_init(&q->sq.lock);
+	lock_init(&q->rq.lock);
 	set_state(q, QPS_ERROR);
 }

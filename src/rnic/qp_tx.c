@@ -708,12 +708,24 @@ static bool send_batch(struct qp *q)
 	return false;
 }
 
+/* Looked at before anything else: this is most often called when there is nothing to do. */
+static bool may_send(const struct qp *q)
+{
+	const struct tx_cursor *c = &q->tx.cur;
+
+	if (q->io.fd < 0 || q->tx.blocked)
+		return false;
+	return c->next_wqe != atomic_load_explicit(&q->sq.tail, memory_order_acquire) ||
+	       c->irq_next != q->irq_tail || q->tx.has_part || c->rtr_owed ||
+	       (q->tx.term_owed && !c->over);
+}
+
 void qp_tx_run(struct qp *q)
 {
-	if (q->tx.busy || q->io.fd < 0)
+	if (q->tx.busy)
 		return;
 	q->tx.busy = true;
-	while (q->io.fd >= 0 && !q->tx.blocked && (run_local(q) || send_batch(q)))
+	while (may_send(q) && (run_local(q) || send_batch(q)))
 		;
 	q->tx.busy = false;
 	if (q->io.fd < 0 || !q->tx.fin_wanted || q->tx.fin_sent || q->tx.blocked)

@@ -76,7 +76,7 @@ static void orphan(struct rnic *r)
 	LIST_FOREACH(cq, &r->cqs, all)
 		cq_fork_child(cq);
 	LIST_FOREACH(s, &r->srqs, all)
-		pthread_mutex_init(&s->wq.lock, NULL);
+		lock_init(&s->wq.lock);
 	for (uint32_t i = 0; i < r->n_engines; i++)
 		engine_fork_child(&r->engines[i]);
 }

@@ -71,10 +71,10 @@ int srq_arm(struct srq *s, uint32_t limit)
 	engine_unlock(e);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&s->wq.lock);
+	lock_take(&s->wq.lock);
 	s->limit = limit;
 	low = below_limit(s);
-	pthread_mutex_unlock(&s->wq.lock);
+	lock_give(&s->wq.lock);
 	if (low)
 		engine_tell(e, &s->note);
 	return 0;
@@ -97,7 +97,7 @@ bool srq_take(struct srq *s, struct wqe *w)
 	struct wqe *from;
 	bool got, low = false;
 
-	pthread_mutex_lock(&s->wq.lock);
+	lock_take(&s->wq.lock);
 	got = wq_fill(&s->wq) != 0;
 	if (got) {
 		from = wq_at(&s->wq, atomic_load(&s->wq.head));
@@ -105,7 +105,7 @@ bool srq_take(struct srq *s, struct wqe *w)
 		wq_retire(&s->wq);
 		low = below_limit(s);
 	}
-	pthread_mutex_unlock(&s->wq.lock);
+	lock_give(&s->wq.lock);
 	if (low)
 		engine_tell(&s->rnic->engines[0], &s->note);
 	return got;

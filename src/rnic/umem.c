@@ -7,7 +7,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-_Thread_local bool umem_guarded;
+_Thread_local bool umem_guarded THREAD_LOCAL_FAST;
 
 /* 0: use the kernel; 1: it refused once, so it always will. */
 static _Atomic int refused;

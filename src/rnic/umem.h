@@ -18,8 +18,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/util.h"
+
 /* Set by each engine thread for itself: its copies must not fault. */
-extern _Thread_local bool umem_guarded;
+extern _Thread_local bool umem_guarded THREAD_LOCAL_FAST;
 
 /* 0 or -EFAULT. */
 int umem_write(void *user, const void *src, size_t len);

@@ -29,7 +29,7 @@ int wq_init(struct wq *q, uint32_t depth, uint32_t max_sge, uint32_t max_inline)
 	q->mem = calloc(q->mask + 1, q->stride);
 	if (!q->mem)
 		return -ENOMEM;
-	pthread_mutex_init(&q->lock, NULL);
+	lock_init(&q->lock);
 	return 0;
 }
 
@@ -39,7 +39,6 @@ void wq_fini(struct wq *q)
 		return;
 	free(q->mem);
 	q->mem = NULL;
-	pthread_mutex_destroy(&q->lock);
 }
 
 struct wqe *wq_next(struct wq *q)
@@ -88,7 +87,7 @@ int wq_post_recv(struct wq *q, const struct flue_recv_wr *wr)
 
 	if (wr->n_sg > q->max_sge || (wr->n_sg && !wr->sg) || wq_total(wr->sg, wr->n_sg, &total))
 		return -EINVAL;
-	pthread_mutex_lock(&q->lock);
+	lock_take(&q->lock);
 	w = wq_next(q);
 	if (w) {
 		w->id = wr->id;
@@ -100,6 +99,6 @@ int wq_post_recv(struct wq *q, const struct flue_recv_wr *wr)
 	} else {
 		rc = -ENOMEM;
 	}
-	pthread_mutex_unlock(&q->lock);
+	lock_give(&q->lock);
 	return rc;
 }

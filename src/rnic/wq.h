@@ -10,8 +10,9 @@
 #define FLUE_RNIC_WQ_H
 
 #include <flue/types.h>
-#include <pthread.h>
 #include <stdatomic.h>
+
+#include "base/lock.h"
 
 enum wqe_state { WQE_POSTED = 0, WQE_WAITING, WQE_DONE };
 
@@ -30,7 +31,7 @@ struct wqe {
 };
 
 struct wq {
-	pthread_mutex_t lock;
+	struct lock lock;
 	char *mem;
 	size_t stride;
 	uint32_t depth; /* as asked for */
