@@ -260,11 +260,12 @@ struct engine_io *engine_io_of(struct engine *e, uint64_t name)
 int engine_watch(struct engine *e, struct engine_io *io, uint32_t events)
 {
 	struct epoll_event ev = { .events = events };
-	int op = io->events ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+	bool parked = atomic_load(&e->parked) == io;
+	int op = io->events && !parked ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
 	bool fresh = !io->slot;
 	int rc;
 
-	if (io->events == events)
+	if (io->events == events && !parked)
 		return 0;
 	if (!events) {
 		engine_forget(e, io);
@@ -283,12 +284,30 @@ int engine_watch(struct engine *e, struct engine_io *io, uint32_t events)
 		return rc;
 	}
 	io->events = events;
+	if (parked)
+		atomic_store(&e->parked, NULL);
 	return 0;
+}
+
+void engine_park(struct engine *e, struct engine_io *io)
+{
+	if (epoll_ctl(e->epfd, EPOLL_CTL_DEL, io->fd, NULL) == 0)
+		atomic_store(&e->parked, io);
+}
+
+int engine_unpark(struct engine *e)
+{
+	struct engine_io *io = atomic_load(&e->parked);
+
+	e->hot_hits = 0;
+	return io ? engine_watch(e, io, io->events) : 0;
 }
 
 void engine_forget(struct engine *e, struct engine_io *io)
 {
-	if (io->events && e->epfd >= 0)
+	if (atomic_load(&e->parked) == io)
+		atomic_store(&e->parked, NULL);
+	else if (io->events && e->epfd >= 0)
 		epoll_ctl(e->epfd, EPOLL_CTL_DEL, io->fd, NULL);
 	io->events = 0;
 	if (io->slot)
@@ -450,6 +469,8 @@ void engine_fork_child(struct engine *e)
 	}
 	e->n_ios = 0;
 	e->hot = NULL;
+	atomic_store(&e->parked, NULL);
+	e->hot_hits = e->spin_skip = e->spin_miss = 0;
 	close_fd(&e->epfd);
 	close_fd(&e->kickfd);
 	e->has_thread = false;

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/util.h"
 #include "rnic/cq.h"
 #include "rnic/engine.h"
 #include "rnic/engine_priv.h"
@@ -34,8 +35,18 @@
 #define SWEEP_EVERY_ALONE 64
 #define SWEEP_EVERY       2
 #define BATCH             64
+/* So many polls in a row must find data in the same link before it leaves the epoll set. */
+#define PARK_AFTER 32
+#define PARKED_MS  1 /* ... and is looked at so often if it cannot return */
+/*
+ * Before it sleeps, a wait polls for so long; sleeping and being woken costs about as much. When
+ * that was in vain, more and more waits go without, up to 63 of 64.
+ */
+#define SPIN_NS       (50 * NSEC_PER_MSEC / 1000)
+#define SPIN_MISS_MAX 6
+#define SPIN_POLLS    4 /* between looks at the clock */
 
-static _Thread_local const struct engine *self;
+static _Thread_local const struct engine *self THREAD_LOCAL_FAST;
 
 bool engine_is_self(const struct engine *e)
 {
@@ -142,11 +153,32 @@ static void thread_sleep(struct engine *e, int mode, int timeout_ms)
 	atomic_store(&e->thread_mode, THREAD_RUNNING);
 }
 
+/*
+ * Holds the token and is about to sleep: every link must be in the epoll set. Returns how long to
+ * sleep: where the kernel has no memory for that, the link is looked at now and then.
+ */
+static int leave_none_parked(struct engine *e, int timeout_ms)
+{
+	struct engine_io *io;
+
+	if (!atomic_load(&e->parked))
+		return timeout_ms;
+	engine_lock(e);
+	if (engine_unpark(e)) {
+		io = atomic_load(&e->parked);
+		timeout_ms = sooner(timeout_ms, PARKED_MS);
+		io->ready(io, EPOLLIN);
+	}
+	engine_unlock(e);
+	return timeout_ms;
+}
+
 static void thread_drive(struct engine *e, int timeout_ms)
 {
 	struct epoll_event evs[BATCH];
 	int n = 0;
 
+	timeout_ms = leave_none_parked(e, timeout_ms);
 	atomic_store(&e->thread_mode, THREAD_IN_EPOLL);
 	atomic_store(&e->sleeping, 1);
 	if (!atomic_load(&e->wake) && !atomic_load(&e->n_kicks))
@@ -235,8 +267,12 @@ static void take_lease(struct engine *e)
 	uint32_t old = atomic_load_explicit(&e->lease, memory_order_relaxed);
 
 	/* Two callers may store the same number: it only has to change while anybody polls. */
-	atomic_store(&e->lease, old + 1 ? old + 1 : 1);
-	if (old == 0 && atomic_load(&e->driver) == DRIVER_THREAD)
+	if (old) {
+		atomic_store_explicit(&e->lease, old + 1 ? old + 1 : 1, memory_order_relaxed);
+		return;
+	}
+	atomic_store(&e->lease, 1);
+	if (atomic_load(&e->driver) == DRIVER_THREAD)
 		engine_wake(e);
 }
 
@@ -252,7 +288,10 @@ static void poll_links(struct engine *e)
 	struct epoll_event evs[BATCH];
 	struct engine_io *hot = e->hot;
 	uint32_t every = e->n_ios > 1 ? SWEEP_EVERY : SWEEP_EVERY_ALONE;
+	struct engine_io *parked = atomic_load_explicit(&e->parked, memory_order_relaxed);
 
+	if (parked && parked != hot)
+		engine_unpark(e);
 	if (!hot || ++e->idle_polls % every == 0) {
 		if (e->epfd >= 0)
 			dispatch(e, evs, epoll_wait(e->epfd, evs, BATCH, 0));
@@ -260,6 +299,10 @@ static void poll_links(struct engine *e)
 	}
 	for (int i = 0; i < HOT_TRIES && e->hot == hot && e->idle_polls; i++)
 		hot->ready(hot, EPOLLIN);
+	if (e->hot != hot || e->idle_polls)
+		return;
+	if (++e->hot_hits >= PARK_AFTER && !parked && hot->events == EPOLLIN)
+		engine_park(e, hot);
 }
 
 void engine_poll(struct engine *e)
@@ -284,12 +327,43 @@ static int ms_until(uint64_t deadline, uint64_t now)
 	return ms > INT_MAX ? INT_MAX : (int)ms;
 }
 
+/* Holds the token: poll for a moment, if that helped of late. true: the CQ has news. */
+static bool spin(struct engine *e, struct cq *cq)
+{
+	uint64_t until;
+
+	if (e->spin_skip) {
+		e->spin_skip--;
+		return false;
+	}
+	until = clock_now() + SPIN_NS;
+	do {
+		for (int i = 0; i < SPIN_POLLS; i++) {
+			if (pthread_mutex_trylock(&e->lock) == 0) {
+				poll_links(e);
+				engine_unlock(e);
+			}
+			if (cq_has_news(cq)) {
+				e->spin_miss = 0;
+				return true;
+			}
+		}
+	} while (clock_now() < until);
+	if (e->spin_miss < SPIN_MISS_MAX)
+		e->spin_miss++;
+	e->spin_skip = (1u << e->spin_miss) - 1;
+	return false;
+}
+
 /* Holds the token: sleep until a socket is ready, the CQ has news or time is over. */
 static int caller_drive(struct engine *e, struct cq *cq, int timeout_ms)
 {
 	struct epoll_event evs[BATCH];
 	int n = 0, err = 0;
 
+	if (spin(e, cq))
+		return 0;
+	timeout_ms = leave_none_parked(e, timeout_ms);
 	atomic_store(&e->sleeping, 1);
 	if (!cq_has_news(cq) && !atomic_load(&e->n_kicks)) {
 		n = epoll_wait(e->epfd, evs, BATCH, timeout_ms);
