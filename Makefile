@@ -32,7 +32,7 @@ lab: ## only the tests against Linux's own iWARP driver in a small guest
 
 bench: ## measure Flue and its rivals; results in build/bench
 	@scripts/setup build test bench lab
-	@scripts/build gcc
+	@scripts/build gcc release
 	@bench/run
 
 coverage: ## line coverage of the tests, with limits

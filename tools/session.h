@@ -33,6 +33,8 @@ struct session {
 	size_t slot_size, rx_size;
 	uint32_t in_use; /* slots of the running test */
 	uint64_t credit;
+	struct flue_wc last; /* round trips of Sends: the answer whose receive is still owed */
+	bool owed;
 	int timeout_ms;
 	char error[320]; /* after a failure: what happened, for people */
 };
