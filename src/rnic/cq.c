@@ -139,6 +139,7 @@ int cq_arm(struct cq *cq, uint32_t kind)
 	int waiting, rc;
 
 	engine_lock(cq->engine);
+	engine_bind(cq->engine);
 	rc = engine_start(cq->engine);
 	engine_unlock(cq->engine);
 	if (rc)

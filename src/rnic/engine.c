@@ -34,11 +34,21 @@ static void init_sync(struct engine *e)
 	e->epfd = e->kickfd = -1;
 }
 
+static cpu_set_t engine_home(const struct engine *e)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET((unsigned)e->cpu, &set);
+	return set;
+}
+
 int engine_init(struct engine *e, int cpu, uint32_t index)
 {
 	memset(e, 0, sizeof(*e));
 	e->cpu = cpu;
 	e->index = index;
+	e->may_run = engine_home(e);
 	SLIST_INIT(&e->bufs);
 	init_sync(e);
 	return 0;
@@ -153,6 +163,18 @@ void engine_unkick(struct engine *e, struct engine_kick *k)
 
 /* ---- start ---- */
 
+/* Refused only where the processor was taken from us since the adapter was opened. */
+void engine_bind(struct engine *e)
+{
+	cpu_set_t set = engine_home(e);
+
+	if (e->bound)
+		return;
+	e->bound = true;
+	if (e->has_thread)
+		pthread_setaffinity_np(e->thread, sizeof(set), &set);
+}
+
 static int start_thread(struct engine *e)
 {
 	sigset_t all, old;
@@ -163,8 +185,7 @@ static int start_thread(struct engine *e)
 	rc = pthread_attr_init(&attr);
 	if (rc)
 		return -rc;
-	CPU_ZERO(&set);
-	CPU_SET((unsigned)e->cpu, &set);
+	set = e->bound ? engine_home(e) : e->may_run;
 	pthread_attr_setaffinity_np(&attr, sizeof(set), &set);
 	/* Signals are the program's; its threads handle them, not ours. */
 	sigfillset(&all);

@@ -24,6 +24,7 @@
 
 #include <bsd/sys/queue.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -84,7 +85,9 @@ struct engine {
 	pthread_mutex_t lock;
 	int cpu;
 	uint32_t index;
-	int epfd, kickfd; /* -1 until first use */
+	cpu_set_t may_run; /* where the thread may run until it is bound */
+	bool bound;        /* to `cpu`; under lock */
+	int epfd, kickfd;  /* -1 until first use */
 	atomic_bool has_thread;
 	pthread_t thread;
 	atomic_bool stop;
@@ -138,6 +141,11 @@ void engine_assert_locked(const struct engine *e);
 
 /* Under lock. Starts the thread and the descriptors if need be. -ENOMEM, -EMFILE, -EAGAIN. */
 int engine_start(struct engine *e);
+/*
+ * Under lock. From now on the thread runs on its own processor only, because a handler must. Before
+ * that it may run on any of the adapter's: the scheduler knows better where it is cheap.
+ */
+void engine_bind(struct engine *e);
 /* Under lock; watch io->fd for `events` (EPOLL*); 0 stops watching. -errno from epoll_ctl. */
 int engine_watch(struct engine *e, struct engine_io *io, uint32_t events);
 /* Under lock: no more watching; the caller still owns the descriptor. */

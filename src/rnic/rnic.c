@@ -103,8 +103,10 @@ int rnic_open(const int *cpus, uint32_t n, const struct rnic_upcalls *up, void *
 	      struct rnic **out)
 {
 	struct rnic *r;
+	cpu_set_t all;
 	int rc;
 
+	CPU_ZERO(&all);
 	if (n == 0 || n > RNIC_MAX_ENGINES)
 		return -EINVAL;
 	r = calloc(1, sizeof(*r));
@@ -126,7 +128,11 @@ int rnic_open(const int *cpus, uint32_t n, const struct rnic_upcalls *up, void *
 	r->n_engines = n;
 	pthread_mutex_init(&r->lists, NULL);
 	for (uint32_t i = 0; i < n; i++)
+		CPU_SET((unsigned)cpus[i], &all);
+	for (uint32_t i = 0; i < n; i++) {
 		engine_init(&r->engines[i], cpus[i], i);
+		r->engines[i].may_run = all;
+	}
 	pthread_once(&fork_once, watch_forks);
 	pthread_mutex_lock(&open_lock);
 	LIST_INSERT_HEAD(&open_rnics, r, all);
