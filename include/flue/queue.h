@@ -132,12 +132,13 @@ struct flue_qp_ops {
 	 * Post a list of requests, all or as many as fit. On failure *bad (if bad is not NULL) is the
 	 * first one not taken; those before it were. Never blocks. ENOMEM: the queue is full,
 	 * EINVAL: opcode, SGE count, inline length or flag not possible, ENOTCONN: QP is Idle or
-	 * Closing. In Terminate and Error requests are taken and complete as flushed. Until its
+	 * Closing (then the close, which was to be graceful, ends as a bad one). In Terminate and Error requests are taken and complete as flushed. Until its
 	 * completion a request's memory belongs to the queue.
 	 */
 	bool (*post_send)(struct flue_qp *qp, const struct flue_send_wr *wr,
 			  const struct flue_send_wr **bad);
-	/* Same rules; also allowed while Idle, not while Closing. EINVAL: the QP has an srq. */
+	/* Same rules; also allowed while Idle. While the peer's close is answered ENOTCONN does no
+	 * harm. EINVAL: the QP has an srq. */
 	bool (*post_recv)(struct flue_qp *qp, const struct flue_recv_wr *wr,
 			  const struct flue_recv_wr **bad);
 	/* Connect: see <flue/conn.h>. */
@@ -148,6 +149,9 @@ struct flue_qp_ops {
 	/* Error → Idle, for another connection. EBUSY: not in Error or Idle, or requests are still
 	 * queued. */
 	bool (*reset)(struct flue_qp *qp);
+	/* End the connection with a Terminate message (a local error of the program), then close. While
+	 * Closing it resets. Never blocks; DISCONNECTED follows. ENOTCONN, EOPNOTSUPP. */
+	bool (*terminate)(struct flue_qp *qp);
 };
 
 struct flue_qp {

@@ -332,6 +332,7 @@ bool acc_conn_start(struct flue_qp *qp);
 bool acc_conn_disconnect(struct flue_qp *qp, int timeout_ms);
 bool acc_conn_abort(struct flue_qp *qp);
 bool acc_conn_reset(struct flue_qp *qp);
+bool acc_conn_terminate(struct flue_qp *qp);
 /* Up-call. */
 void acc_conn_event(void *qp_owner, const struct flue_event *ev, const struct prov_conn_info *conn);
 /* Copies, checks and defaults; `private_max` depends on the MPA revision. -EINVAL. */

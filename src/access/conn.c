@@ -409,6 +409,14 @@ bool acc_conn_abort(struct flue_qp *pub)
 	return acc_ok(rc == -ENOTCONN ? 0 : rc);
 }
 
+bool acc_conn_terminate(struct flue_qp *pub)
+{
+	struct acc_qp *qp = to_qp(pub);
+	int rc = acc_usable(to_adapter(pub->pd->adapter));
+
+	return acc_ok(rc ? rc : qp->ops->terminate(qp->prov));
+}
+
 bool acc_conn_reset(struct flue_qp *pub)
 {
 	struct acc_qp *qp = to_qp(pub);

@@ -386,6 +386,8 @@ static const struct prov_ops fake_provider = {
 	.accept = f_accept,
 	.reject = f_reject,
 	.adopt_stream = prov_no_adopt_stream,
+	.terminate = prov_no_terminate,
+	.modify_reads = prov_no_modify_reads,
 };
 
 /* ---- what tests call ---- */

@@ -67,6 +67,7 @@ static const struct flue_qp_ops qp_ops = {
 	.disconnect = acc_conn_disconnect,
 	.abort = acc_conn_abort,
 	.reset = acc_conn_reset,
+	.terminate = acc_conn_terminate,
 };
 
 static int check(const struct flue_pd *pd, const struct flue_qp_attr *attr)

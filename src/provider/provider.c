@@ -100,7 +100,9 @@ int provider_register(const struct prov_ops *ops)
 	X(destroy_listener)       \
 	X(accept)                 \
 	X(reject)                 \
-	X(adopt_stream)
+	X(adopt_stream)           \
+	X(terminate)              \
+	X(modify_reads)
 
 const char *provider_empty_slot(const struct prov_ops *ops)
 {
@@ -172,9 +174,21 @@ int prov_no_post_srq(struct prov_srq *srq, const struct flue_recv_wr *wr,
 	return -EOPNOTSUPP;
 }
 
-int prov_no_adopt_stream(struct prov_qp *qp, int fd, bool initiator,
-			 const struct flue_conn_attr *attr, const void *early, size_t early_len)
+int prov_no_adopt_stream(struct prov_qp *qp, const struct prov_stream *stream,
+			 const struct flue_conn_attr *attr)
 {
-	(void)qp, (void)fd, (void)initiator, (void)attr, (void)early, (void)early_len;
+	(void)qp, (void)stream, (void)attr;
+	return -EOPNOTSUPP;
+}
+
+int prov_no_terminate(struct prov_qp *qp)
+{
+	(void)qp;
+	return -EOPNOTSUPP;
+}
+
+int prov_no_modify_reads(struct prov_qp *qp, uint32_t ird, uint32_t ord)
+{
+	(void)qp, (void)ird, (void)ord;
 	return -EOPNOTSUPP;
 }

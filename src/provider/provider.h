@@ -113,6 +113,15 @@ struct prov_listen_attr {
 	void *owner;
 };
 
+/* A live TCP stream that shall become a connection. */
+struct prov_stream {
+	int fd;
+	bool initiator;
+	bool raw;          /* no MPA request and reply (RDMAC style): attr holds the terms */
+	const void *early; /* octets that were read from fd and belong to the connection */
+	size_t early_len;  /* up to FLUE_SWITCH_EARLY_MAX */
+};
+
 struct prov_ops {
 	size_t size;
 	const char *name, *description;
@@ -205,10 +214,19 @@ struct prov_ops {
 	/* Uses up the request. */
 	int (*reject)(struct prov_request *req, const void *data, size_t length);
 
-	/* Optional (FLUE_FEATURE_ADOPT_STREAM): take over a connected TCP descriptor as the QP's
-	 * stream. `early` octets were already read from it. -EOPNOTSUPP. */
-	int (*adopt_stream)(struct prov_qp *qp, int fd, bool initiator,
-			    const struct flue_conn_attr *attr, const void *early, size_t early_len);
+	/*
+	 * Optional (FLUE_FEATURE_ADOPT_STREAM): take over a connected TCP descriptor as the QP's
+	 * stream. 0: the descriptor is the provider's; the outcome is an up-call, as for connect().
+	 * Else nothing happened and it is still the caller's: -EOPNOTSUPP, -EISCONN, -EINVAL,
+	 * -ENOMEM, -errno. attr as for connect(), its addresses are not looked at.
+	 */
+	int (*adopt_stream)(struct prov_qp *qp, const struct prov_stream *stream,
+			    const struct flue_conn_attr *attr);
+	/* Ends a connection with a Terminate. 0: DISCONNECTED follows. -ENOTCONN, -EOPNOTSUPP. */
+	int (*terminate)(struct prov_qp *qp);
+	/* Change the number of inbound and outbound Reads of a live connection. -EBUSY: some are
+	 * outstanding that do not fit. -ENOTCONN, -EINVAL, -ENOMEM, -EOPNOTSUPP. */
+	int (*modify_reads)(struct prov_qp *qp, uint32_t ird, uint32_t ord);
 };
 
 /* The built-in providers, in order; NULL past the last. */

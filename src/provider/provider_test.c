@@ -107,7 +107,7 @@ static void provider_stubs_answer_that_it_cannot_be_done(void **state)
 	assert_int_equal(prov_no_arm_srq(NULL, 1), -EOPNOTSUPP);
 	assert_int_equal(prov_no_post_srq(NULL, &wr, &bad), -EOPNOTSUPP);
 	assert_ptr_equal(bad, &wr);
-	assert_int_equal(prov_no_adopt_stream(NULL, 0, true, NULL, NULL, 0), -EOPNOTSUPP);
+	assert_int_equal(prov_no_adopt_stream(NULL, NULL, NULL), -EOPNOTSUPP);
 }
 
 int main(void)

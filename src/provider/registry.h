@@ -28,8 +28,9 @@ int prov_no_destroy_srq(struct prov_srq *srq, struct prov_op *op);
 int prov_no_arm_srq(struct prov_srq *srq, uint32_t limit);
 int prov_no_post_srq(struct prov_srq *srq, const struct flue_recv_wr *wr,
 		     const struct flue_recv_wr **bad);
-int prov_no_adopt_stream(struct prov_qp *qp, int fd, bool initiator,
-			 const struct flue_conn_attr *attr, const void *early,
-			 size_t early_len); /* [ADOPT_STREAM] */
+int prov_no_adopt_stream(struct prov_qp *qp, const struct prov_stream *stream,
+			 const struct flue_conn_attr *attr);
+int prov_no_terminate(struct prov_qp *qp);
+int prov_no_modify_reads(struct prov_qp *qp, uint32_t ird, uint32_t ord); /* [ADOPT_STREAM] */
 
 #endif

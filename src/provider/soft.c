@@ -66,7 +66,7 @@ static void soft_query(struct flue_caps *c)
 	c->max_private_data = MPA_PD_MAX;
 	c->features = FLUE_FEATURE_SRQ | FLUE_FEATURE_ZERO_BASED | FLUE_FEATURE_FAST_REG |
 		      FLUE_FEATURE_WINDOWS | FLUE_FEATURE_REMOTE_INVALIDATE |
-		      FLUE_FEATURE_CQ_RESIZE | FLUE_FEATURE_MARKERS;
+		      FLUE_FEATURE_CQ_RESIZE | FLUE_FEATURE_MARKERS | FLUE_FEATURE_ADOPT_STREAM;
 }
 
 static void up_qp_event(void *ctx, void *owner, const struct flue_event *ev,
@@ -439,6 +439,28 @@ static int soft_reject(struct prov_request *req, const void *data, size_t length
 	return cep_reject(to_cep(req), data, length);
 }
 
+static int soft_adopt_stream(struct prov_qp *qp, const struct prov_stream *stream,
+			     const struct flue_conn_attr *attr)
+{
+	struct cep_adopt a = { .fd = stream->fd,
+			       .initiator = stream->initiator,
+			       .raw = stream->raw,
+			       .early = stream->early,
+			       .early_len = stream->early_len };
+
+	return cep_adopt(to_qp(qp), &a, attr);
+}
+
+static int soft_terminate(struct prov_qp *qp)
+{
+	return qp_terminate(to_qp(qp));
+}
+
+static int soft_modify_reads(struct prov_qp *qp, uint32_t ird, uint32_t ord)
+{
+	return qp_modify_reads(to_qp(qp), ird, ord);
+}
+
 const struct prov_ops soft_provider = {
 	.size = sizeof(struct prov_ops),
 	.name = "soft",
@@ -477,5 +499,7 @@ const struct prov_ops soft_provider = {
 	.destroy_listener = soft_destroy_listener,
 	.accept = soft_accept,
 	.reject = soft_reject,
-	.adopt_stream = prov_no_adopt_stream,
+	.adopt_stream = soft_adopt_stream,
+	.terminate = soft_terminate,
+	.modify_reads = soft_modify_reads,
 };

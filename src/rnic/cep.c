@@ -2,6 +2,7 @@
 #include "rnic/cep.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
@@ -72,6 +73,7 @@ static void cep_free(struct cep *c)
 	pthread_mutex_lock(&c->rnic->lists);
 	LIST_REMOVE(c, all);
 	pthread_mutex_unlock(&c->rnic->lists);
+	free(c->early);
 	free(c);
 }
 
@@ -200,6 +202,18 @@ static size_t frame_missing(const struct cep *c)
 	return MPA_FRAME_LEN + get_be16(c->in + 18) - c->in_len;
 }
 
+/* As recv(2), but what was read before comes first. */
+static ssize_t take(struct cep *c, uint8_t *to, size_t len)
+{
+	size_t early = min_size(len, c->early_len - c->early_at);
+
+	if (!early)
+		return recv(c->io.fd, to, len, MSG_DONTWAIT);
+	memcpy(to, c->early + c->early_at, early);
+	c->early_at += early;
+	return (ssize_t)early;
+}
+
 /* 0: complete, -EAGAIN, -EPROTO, -ECONNRESET at the end of the stream, other -errno. */
 static int read_frame(struct cep *c, struct mpa_frame *f)
 {
@@ -211,7 +225,7 @@ static int read_frame(struct cep *c, struct mpa_frame *f)
 		rc = mpa_frame_decode(f, c->in, c->in_len, c->initiator);
 		if (rc != -EAGAIN)
 			return rc > 0 ? 0 : rc;
-		n = recv(c->io.fd, c->in + c->in_len, frame_missing(c), MSG_DONTWAIT);
+		n = take(c, c->in + c->in_len, frame_missing(c));
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n <= 0)
@@ -255,14 +269,20 @@ static int redial(struct cep *c)
 
 static int enter_rdma(struct cep *c)
 {
-	struct qp *q = c->qp;
-	int fd = c->io.fd, rc;
+	struct qp_start start = { .fd = c->io.fd,
+				  .terms = &c->terms,
+				  .initiator = c->initiator,
+				  .lenient = c->lenient,
+				  .fpdu_max = c->fpdu_max,
+				  .early = c->early + c->early_at,
+				  .early_len = c->early_len - c->early_at };
+	int rc;
 
 	engine_forget(c->engine, &c->io);
 	c->io.fd = -1;
-	rc = qp_establish(q, fd, &c->terms, c->initiator, c->lenient, c->fpdu_max);
+	rc = qp_establish(c->qp, &start);
 	if (rc)
-		c->io.fd = fd;
+		c->io.fd = start.fd;
 	return rc;
 }
 
@@ -304,7 +324,7 @@ static int perform(struct cep *c, uint16_t actions)
 
 static void tell(struct cep *c, uint16_t actions)
 {
-	if (actions & MPA_ACT_TELL_REQUEST)
+	if (actions & MPA_ACT_TELL_REQUEST && !c->adopted)
 		listener_requested(c->listener, c);
 	if (actions & MPA_ACT_TELL_ACCEPTED)
 		tell_up(c, FLUE_EVENT_ACCEPTED, 0);
@@ -368,6 +388,44 @@ static void got_reply(struct cep *c)
 	cep_apply(c, MPA_EV_RX_BAD);
 }
 
+/* Refused: the queue pair is told and free again, the peer may read our answer and close. */
+static void refuse_adopted(struct cep *c, int err)
+{
+	struct qp *q = c->qp;
+
+	tell_up(c, FLUE_EVENT_CONNECT_FAILED, err);
+	q->cep = NULL;
+	c->qp = NULL;
+	mpa_make_reject(&c->rep);
+	c->own_len = 0;
+	engine_timer_stop(c->engine, &c->timer);
+	cep_apply(c, MPA_EV_REJECT);
+}
+
+static void accept_now(struct cep *c)
+{
+	if (c->defer)
+		cep_apply(c, MPA_EV_ACCEPT_DEFER);
+	else
+		cep_apply(c, c->terms.p2p ? MPA_EV_ACCEPT_P2P : MPA_EV_ACCEPT);
+}
+
+/* The request on an adopted stream; what to answer was said when it was adopted. */
+static void got_awaited_request(struct cep *c)
+{
+	int rc = mpa_answer_request(&c->policy, &c->req, &c->rep, &c->terms);
+
+	if (rc == 0 && c->own_len > MPA_PD_MAX - MPA_ENHANCED_LEN &&
+	    c->req.flags & MPA_FLAG_ENHANCED)
+		rc = -EINVAL;
+	if (rc) {
+		refuse_adopted(c, -rc);
+		return;
+	}
+	cep_apply(c, MPA_EV_RX_REQUEST);
+	accept_now(c);
+}
+
 static void got_request(struct cep *c)
 {
 	/* What our users may later accept; only what nobody could accept is refused here. */
@@ -392,6 +450,8 @@ static void frame_ready(struct cep *c)
 	if (rc == 0) {
 		if (c->initiator)
 			got_reply(c);
+		else if (c->adopted)
+			got_awaited_request(c);
 		else
 			got_request(c);
 		return;
@@ -538,6 +598,106 @@ int cep_connect(struct qp *q, const struct flue_conn_attr *a)
 	return rc;
 }
 
+/* RDMAC style: what the exchange of frames would have settled. */
+static void agreed_terms(struct cep *c)
+{
+	c->terms = (struct mpa_terms) { .rev = 0,
+					.crc = c->policy.crc,
+					.tx_markers = c->policy.markers,
+					.rx_markers = c->policy.markers,
+					.ird = c->policy.ird,
+					.ord = c->policy.ord };
+}
+
+static int keep_early(struct cep *c, const struct cep_adopt *a)
+{
+	if (a->early_len > ENGINE_BUF_SIZE)
+		return -EINVAL;
+	if (!a->early_len)
+		return 0;
+	c->early = malloc(a->early_len);
+	if (!c->early)
+		return -ENOMEM;
+	memcpy(c->early, a->early, a->early_len);
+	c->early_len = a->early_len;
+	return 0;
+}
+
+/* The descriptor is the program's until nothing can fail any more without being told. */
+static int prepare_adopted(struct cep *c, const struct cep_adopt *a,
+			   const struct flue_conn_attr *attr)
+{
+	int rc;
+
+	c->adopted = true;
+	c->initiator = a->initiator;
+	set_policy(c, attr);
+	c->fallback = false; /* there is no address to try again */
+	rc = take_private(c, attr->private_data, attr->private_len,
+			  a->initiator && c->policy.rev == 2);
+	if (rc == 0)
+		rc = keep_early(c, a);
+	if (rc == 0 && a->raw)
+		agreed_terms(c);
+	return rc;
+}
+
+static void own_stream(struct cep *c, int fd)
+{
+	struct linger no = { .l_onoff = 0 };
+	int one = 1;
+
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	setsockopt(fd, SOL_SOCKET, SO_LINGER, &no, sizeof(no));
+	fcntl(fd, F_SETFD, FD_CLOEXEC);
+	c->io.fd = fd;
+}
+
+static int begin_adopted(struct qp *q, const struct cep_adopt *a, const struct flue_conn_attr *attr)
+{
+	struct cep *c;
+	int rc;
+
+	if (q->state != QPS_IDLE || q->cep || q->connected)
+		return -EISCONN;
+	c = cep_new(q->rnic, q->engine);
+	if (!c)
+		return -ENOMEM;
+	rc = prepare_adopted(c, a, attr);
+	if (rc == 0) {
+		c->io.fd = a->fd;
+		rc = engine_watch(c->engine, &c->io, EPOLLIN);
+	}
+	if (rc) {
+		c->io.fd = -1;
+		cep_free(c);
+		return rc;
+	}
+	own_stream(c, a->fd);
+	c->qp = q;
+	q->cep = c;
+	if (a->raw)
+		cep_apply(c, MPA_EV_ADOPT_RAW);
+	else
+		cep_apply(c, a->initiator ? MPA_EV_ADOPT : MPA_EV_TCP_IN);
+	/* What was read before raises no event any more. */
+	if (!a->raw && q->cep == c && c->early_len)
+		frame_ready(c);
+	return 0;
+}
+
+int cep_adopt(struct qp *q, const struct cep_adopt *a, const struct flue_conn_attr *attr)
+{
+	int rc = start_engines(q);
+
+	if (rc)
+		return rc;
+	engine_lock(q->engine);
+	rc = begin_adopted(q, a, attr);
+	engine_unlock(q->engine);
+	return rc;
+}
+
 int cep_start(struct qp *q)
 {
 	struct cep *c;
@@ -569,10 +729,7 @@ static int answer(struct cep *c, struct qp *q, const struct flue_conn_attr *a)
 		return rc;
 	c->qp = q;
 	q->cep = c;
-	if (c->defer)
-		cep_apply(c, MPA_EV_ACCEPT_DEFER);
-	else
-		cep_apply(c, c->terms.p2p ? MPA_EV_ACCEPT_P2P : MPA_EV_ACCEPT);
+	accept_now(c);
 	return 0;
 }
 

@@ -30,8 +30,9 @@ struct cep {
 	bool refused;   /* counted in rnic->n_refused */
 	bool requested; /* in the listener's list of complete requests */
 	bool defer, lenient, fallback, strict_peer;
-	bool busy; /* inside cep_apply(): the queue pair's troubles wait */
-	bool lost; /* ... and this one did */
+	bool adopted; /* a live stream; as responder the answer is known beforehand */
+	bool busy;    /* inside cep_apply(): the queue pair's troubles wait */
+	bool lost;    /* ... and this one did */
 	int err;
 	uint32_t timeout_ms;
 	uint32_t fpdu_max;
@@ -43,11 +44,26 @@ struct cep {
 	uint16_t own_len, in_len;
 	uint8_t own[MPA_PD_MAX]; /* our private data */
 	uint8_t in[MPA_FRAME_LEN + MPA_PD_MAX];
+	/* Adopted: octets that were read from the stream before; they come first. */
+	uint8_t *early;
+	size_t early_len, early_at;
+};
+
+/* A live TCP stream that becomes a connection. */
+struct cep_adopt {
+	int fd;
+	bool initiator;
+	bool raw; /* no request and reply: `attr` and defaults are the terms */
+	const void *early;
+	size_t early_len;
 };
 
 /* Begin to connect an Idle queue pair. -EISCONN, -EINVAL, -ENOMEM, -EMFILE, errors of socket(2),
  * bind(2) and connect(2). No lock held. */
 int cep_connect(struct qp *q, const struct flue_conn_attr *attr);
+/* Take over a live stream for an Idle queue pair. -EISCONN, -EINVAL, -ENOMEM, -errno: fd is still
+ * the caller's and nothing was told; 0: fd is ours, the outcome is told. No lock held. */
+int cep_adopt(struct qp *q, const struct cep_adopt *a, const struct flue_conn_attr *attr);
 /* Continue a deferred connection. -EINVAL. No lock held. */
 int cep_start(struct qp *q);
 /* Answer a request that was handed up; uses it up. No lock held. */

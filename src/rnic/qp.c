@@ -60,6 +60,7 @@ static void run_up(struct engine_note *n)
  * arrives in between lies unseen until more comes. A zero-length Write moves nothing and may be
  * sent at any time; a few of them, while the peer is silent, wake it.
  */
+#define CLOSE_TIMEOUT_MS 2000 /* where no disconnect() gave another */
 #define LENIENT_DELAY_MS 200
 #define NUDGE_DELAY_MS   250
 #define NUDGES           3
@@ -147,14 +148,15 @@ int qp_create(const struct qp_attr *a, struct qp **out)
 /* Gives up the stream: reset = the peer gets an RST, else whatever close(2) does. */
 static void drop_stream(struct qp *q, bool reset)
 {
-	struct linger now = { .l_onoff = 1, .l_linger = 0 };
+	struct sockaddr nobody = { .sa_family = AF_UNSPEC };
 
 	engine_timer_stop(q->engine, &q->timer);
 	if (q->io.fd < 0)
 		return;
 	engine_forget(q->engine, &q->io);
+	/* Disconnecting resets at once, also when an adopted descriptor has copies elsewhere. */
 	if (reset)
-		setsockopt(q->io.fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+		connect(q->io.fd, &nobody, sizeof(nobody));
 	close(q->io.fd);
 	q->io.fd = -1;
 	qp_tx_reset(q);
@@ -263,11 +265,18 @@ static int enqueue(struct qp *q, const struct flue_send_wr *wr)
 	return 0;
 }
 
-static bool takes_posts(const struct qp *q, bool receive)
+static bool takes_posts(struct qp *q, bool receive)
 {
 	switch (__atomic_load_n(q->state_word, __ATOMIC_ACQUIRE)) {
 	case FLUE_QP_IDLE: return receive;
-	case FLUE_QP_CLOSING: return false;
+	case FLUE_QP_CLOSING:
+		/* The close was to be graceful, and now there is work: it ends badly. A program that
+		 * gives a receive back while the peer closes could not know, and loses nothing. */
+		if (!receive || !atomic_load(&q->peer_closed)) {
+			atomic_store(&q->late, true);
+			engine_kick(q->engine, &q->kick);
+		}
+		return false;
 	default: return true;
 	}
 }
@@ -401,6 +410,8 @@ static void run_kick(struct engine_kick *k)
 {
 	struct qp *q = container_of(k, struct qp, kick);
 
+	if (q->state == QPS_CLOSING && atomic_exchange(&q->late, false))
+		qp_apply(q, QPE_POSTED, FLUE_CLOSE_BAD, ENOTCONN);
 	if (q->state == QPS_RTS) {
 		qp_tx_run(q);
 	} else if (q->state != QPS_TERMINATE) {
@@ -454,6 +465,10 @@ void qp_apply(struct qp *q, enum qp_fsm_event e, uint32_t reason, uint32_t detai
 
 	if (edge.next == QPS_ILLEGAL)
 		return;
+	/* What goes wrong while we answer the peer's close makes it a bad one. */
+	if (before == QPS_CLOSING && atomic_load(&q->peer_closed) &&
+	    (reason == FLUE_CLOSE_RESET || reason == FLUE_CLOSE_LOST))
+		reason = FLUE_CLOSE_BAD;
 	/* The first cause counts: what follows a Terminate is its consequence. */
 	if (before != QPS_TERMINATE && edge.next != before) {
 		q->reason = reason;
@@ -502,10 +517,50 @@ void qp_llp_error(struct qp *q, int err)
 		qp_apply(q, QPE_LLP_LOST, FLUE_CLOSE_LOST, (uint32_t)err);
 }
 
+/* Both halves are closed; ours is finished when the peer has acknowledged our FIN. */
+static void look_for_the_end(struct qp *q)
+{
+	struct tcp_info info = { 0 };
+	socklen_t len = sizeof(info);
+	int err = 0;
+
+	if (getsockopt(q->io.fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 &&
+	    info.tcpi_state != TCP_CLOSE)
+		return;
+	len = sizeof(err);
+	if (getsockopt(q->io.fd, SOL_SOCKET, SO_ERROR, &err, &len) < 0)
+		err = errno;
+	if (err)
+		qp_llp_error(q, err);
+	else
+		qp_apply(q, QPE_LLP_CLOSED, FLUE_CLOSE_GRACEFUL, 0);
+}
+
+void qp_peer_closed(struct qp *q)
+{
+	int rc;
+
+	if (q->state == QPS_RTS)
+		atomic_store(&q->peer_closed, true);
+	qp_apply(q, QPE_FIN_IDLE, FLUE_CLOSE_GRACEFUL, 0);
+	if (q->state != QPS_CLOSING || q->io.fd < 0)
+		return;
+	/* The end of the stream stays readable for ever: only changes are of interest now. */
+	rc = engine_watch(q->engine, &q->io, EPOLLIN | EPOLLET);
+	if (rc)
+		qp_apply(q, QPE_LOCAL_FAIL, FLUE_CLOSE_LOCAL, (uint32_t)-rc);
+	else
+		look_for_the_end(q);
+}
+
 static void ready(struct engine_io *io, uint32_t events)
 {
 	struct qp *q = container_of(io, struct qp, io);
 
+	if (q->rx.fin) {
+		look_for_the_end(q);
+		return;
+	}
 	if (events & EPOLLOUT) {
 		q->tx.blocked = false;
 		engine_watch(q->engine, io, EPOLLIN);
@@ -535,6 +590,30 @@ static int make_rings(struct qp *q, const struct mpa_terms *t)
 	return 0;
 }
 
+/* What is outstanding moves to its place in the new rings. */
+static int resize_rings(struct qp *q, uint32_t ird, uint32_t ord)
+{
+	struct irq_entry *irq = calloc(ird ? ird : 1, sizeof(*irq));
+	struct orq_entry *orq = calloc(ord ? ord : 1, sizeof(*orq));
+
+	if (!irq || !orq) {
+		free(irq);
+		free(orq);
+		return -ENOMEM;
+	}
+	for (uint32_t i = q->irq_head; i != q->irq_tail; i++)
+		irq[i % ird] = q->irq[i % q->ird];
+	for (uint32_t i = q->orq_head; i != q->tx.cur.orq_tail; i++)
+		orq[i % ord] = q->orq[i % q->ord];
+	free(q->irq);
+	free(q->orq);
+	q->irq = irq;
+	q->orq = orq;
+	q->ird = ird;
+	q->ord = ord;
+	return 0;
+}
+
 /* FPDUs follow the path's segment size, unless the other end is one of us (RFC 5044 5.1). */
 static size_t choose_mulpdu(int fd, const struct mpa_terms *t, uint32_t fpdu_max)
 {
@@ -550,47 +629,81 @@ static size_t choose_mulpdu(int fd, const struct mpa_terms *t, uint32_t fpdu_max
 	return n;
 }
 
-int qp_establish(struct qp *q, int fd, const struct mpa_terms *t, bool initiator, bool lenient,
-		 uint32_t fpdu_max)
+/* Where both directions begin. */
+static void begin_streams(struct qp *q, const struct qp_start *start)
 {
+	const struct mpa_terms *t = start->terms;
 	uint8_t version = t->rev ? 1 : 0;
+
+	q->terms = *t;
+	q->ddp = (struct ddp_params) { .dv = version, .rv = version };
+	memset(&q->tx, 0, sizeof(q->tx));
+	q->tx.cur.msn_send = q->tx.cur.msn_read = 1;
+	q->tx.cur.next_wqe = atomic_load(&q->sq.head);
+	q->tx.cur.rtr_owed = start->initiator && t->p2p;
+	q->tx.held = !start->initiator;
+	q->tx.lenient = start->lenient;
+	q->tx.marked = t->tx_markers;
+	q->tx.mulpdu = choose_mulpdu(start->fd, t, start->fpdu_max);
+	q->tx.mulpdu_cap = start->fpdu_max ? q->tx.mulpdu : MPA_MULPDU_MAX;
+	q->rx.in = (struct mpa_stream) { .crc = t->crc, .markers = t->rx_markers };
+	q->rx.msn_send = q->rx.msn_read = q->rx.msn_term = 1;
+	q->rx.rtr_send = !start->initiator && t->rtr == MPA_RTR_SEND;
+	q->close_timeout_ms = CLOSE_TIMEOUT_MS;
+	q->reason = q->detail = 0;
+	atomic_store(&q->peer_closed, false);
+	atomic_store(&q->late, false);
+}
+
+int qp_establish(struct qp *q, const struct qp_start *start)
+{
+	const struct mpa_terms *t = start->terms;
 	int rc = make_rings(q, t);
 
 	if (rc)
 		return rc;
-	q->io.fd = fd;
+	memset(&q->rx, 0, sizeof(q->rx));
+	rc = qp_rx_preload(q, start->early, start->early_len);
+	if (rc)
+		return rc;
+	q->io.fd = start->fd;
 	q->io.ready = ready;
 	rc = engine_watch(q->engine, &q->io, EPOLLIN);
 	if (rc) {
+		qp_rx_reset(q);
 		q->io.fd = -1;
 		return rc;
 	}
-	q->terms = *t;
-	q->ddp = (struct ddp_params) { .dv = version, .rv = version };
-	memset(&q->tx, 0, sizeof(q->tx));
-	memset(&q->rx, 0, sizeof(q->rx));
-	q->tx.cur.msn_send = q->tx.cur.msn_read = 1;
-	q->tx.cur.next_wqe = atomic_load(&q->sq.head);
-	q->tx.cur.rtr_owed = initiator && t->p2p;
-	q->tx.held = !initiator;
-	q->tx.lenient = lenient;
-	q->tx.marked = t->tx_markers;
-	q->tx.mulpdu = choose_mulpdu(fd, t, fpdu_max);
-	q->tx.mulpdu_cap = fpdu_max ? q->tx.mulpdu : MPA_MULPDU_MAX;
-	q->rx.in = (struct mpa_stream) { .crc = t->crc, .markers = t->rx_markers };
-	q->rx.msn_send = q->rx.msn_read = q->rx.msn_term = 1;
-	q->rx.rtr_send = !initiator && t->rtr == MPA_RTR_SEND;
-	q->close_timeout_ms = 2000;
-	q->reason = q->detail = 0;
+	begin_streams(q, start);
 	qp_apply(q, QPE_ESTABLISH, 0, 0);
-	if (q->tx.held && lenient) {
+	if (q->tx.held && start->lenient) {
 		engine_timer_arm(q->engine, &q->timer, LENIENT_DELAY_MS);
-	} else if (initiator && t->rtr == MPA_RTR_WRITE && !t->own_peer) {
+	} else if (start->initiator && t->rtr == MPA_RTR_WRITE && !t->own_peer) {
 		q->tx.nudges = NUDGES;
 		engine_timer_arm(q->engine, &q->timer, NUDGE_DELAY_MS);
 	}
-	qp_tx_run(q);
+	if (q->rx.fresh)
+		qp_rx_run(q);
+	else
+		qp_tx_run(q);
 	return 0;
+}
+
+int qp_modify_reads(struct qp *q, uint32_t ird, uint32_t ord)
+{
+	uint32_t in, out;
+	int rc = -ENOTCONN;
+
+	if (ird > RNIC_MAX_ORD || ord > RNIC_MAX_ORD)
+		return -EINVAL;
+	engine_lock(q->engine);
+	if (q->state == QPS_RTS) {
+		in = q->irq_tail - q->irq_head;
+		out = q->tx.cur.orq_tail - q->orq_head;
+		rc = in > ird || (out && ord != q->ord) ? -EBUSY : resize_rings(q, ird, ord);
+	}
+	engine_unlock(q->engine);
+	return rc;
 }
 
 /* ---- closing calls ---- */
@@ -613,6 +726,25 @@ int qp_disconnect(struct qp *q, int timeout_ms)
 		}
 	} else if (!q->connected) {
 		rc = -ENOTCONN;
+	}
+	engine_unlock(q->engine);
+	return rc;
+}
+
+int qp_terminate(struct qp *q)
+{
+	int rc = 0;
+
+	engine_lock(q->engine);
+	if (q->cep || !q->connected) {
+		rc = -ENOTCONN;
+	} else {
+		if (q->state == QPS_RTS)
+			rdmap_terminate_for(&q->tx.term, FAULT_RDMAP_CATASTROPHIC, NULL, 0, 0,
+					    NULL);
+		qp_apply(q, QPE_TERM_ASK,
+			 q->state == QPS_RTS ? FLUE_CLOSE_FAULT : FLUE_CLOSE_ABORTED,
+			 q->state == QPS_RTS ? FAULT_RDMAP_CATASTROPHIC & 0xffff : ECONNABORTED);
 	}
 	engine_unlock(q->engine);
 	return rc;

@@ -119,6 +119,8 @@ struct qp_rx {
 	bool any;          /* an FPDU was received */
 	bool progress;     /* this run read something, so there may be something to send */
 	bool rtr_send;     /* a zero-length Send as ready-to-receive is expected */
+	bool fresh;        /* the buffer holds octets that were not parsed yet */
+	bool fin;          /* the peer has closed its half */
 };
 
 struct qp {
@@ -153,6 +155,8 @@ struct qp {
 	struct orq_entry *orq; /* ring of ord entries */
 	uint32_t orq_head;
 	int close_timeout_ms;
+	atomic_bool peer_closed; /* Closing because the peer began to */
+	atomic_bool late;        /* somebody posted while Closing */
 	uint32_t reason, detail; /* for the DISCONNECTED event */
 	bool doomed;             /* being destroyed: no more notes */
 
@@ -180,12 +184,24 @@ int qp_post_send(struct qp *q, const struct flue_send_wr *wr, const struct flue_
 int qp_post_recv(struct qp *q, const struct flue_recv_wr *wr, const struct flue_recv_wr **bad);
 int qp_disconnect(struct qp *q, int timeout_ms);
 int qp_abort(struct qp *q);
+/* Ends with a Terminate if TCP still works. -ENOTCONN. */
+int qp_terminate(struct qp *q);
+/* Change the number of Reads in RTS. -EBUSY: more are outstanding, -ENOTCONN, -ENOMEM. */
+int qp_modify_reads(struct qp *q, uint32_t ird, uint32_t ord);
 
 /* ---- inside the RNIC, under the engine's lock ---- */
 
+struct qp_start {
+	int fd;
+	const struct mpa_terms *terms;
+	bool initiator, lenient;
+	uint32_t fpdu_max;
+	const uint8_t *early; /* octets of full operation that were read already */
+	size_t early_len;     /* fits a buffer */
+};
+
 /* The start-up is done: q owns fd and enters RTS. -ENOMEM, -errno of epoll: nothing taken. */
-int qp_establish(struct qp *q, int fd, const struct mpa_terms *terms, bool initiator, bool lenient,
-		 uint32_t fpdu_max);
+int qp_establish(struct qp *q, const struct qp_start *start);
 /* Step the machine and perform the actions. reason/detail count for the first end only. */
 void qp_apply(struct qp *q, enum qp_fsm_event e, uint32_t reason, uint32_t detail);
 /* Nothing queued, nothing outstanding in either direction. */
@@ -201,6 +217,8 @@ void qp_fault(struct qp *q, uint32_t fault, const uint8_t *ulpdu, size_t have, s
 	      const struct ddp_segment *seg);
 /* Our own request cannot go on: it completes with `status`, the connection ends. */
 void qp_fail_request(struct qp *q, uint32_t n, uint32_t status);
+/* The peer has closed its half, in order and with nothing outstanding. */
+void qp_peer_closed(struct qp *q);
 /* The stream failed with an errno. */
 void qp_llp_error(struct qp *q, int err);
 
@@ -210,6 +228,8 @@ void qp_tx_reset(struct qp *q);
 /* qp_rx.c */
 void qp_rx_run(struct qp *q);
 void qp_rx_reset(struct qp *q);
+/* Puts octets into the empty buffer, to be parsed by the next run. -ENOMEM. */
+int qp_rx_preload(struct qp *q, const uint8_t *data, size_t len);
 bool qp_rx_at_boundary(const struct qp *q);
 void qp_fork_child(struct qp *q);
 

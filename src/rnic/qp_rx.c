@@ -254,13 +254,28 @@ static ssize_t read_direct(struct qp *q, bool *drained)
 	return n;
 }
 
+int qp_rx_preload(struct qp *q, const uint8_t *data, size_t len)
+{
+	if (len == 0)
+		return 0;
+	q->rx.buf = engine_buf_get(q->engine);
+	if (!q->rx.buf)
+		return -ENOMEM;
+	memcpy(q->rx.buf->data, data, len);
+	q->rx.head = 0;
+	q->rx.tail = len;
+	q->rx.fresh = true;
+	return 0;
+}
+
 static void end_of_stream(struct qp *q)
 {
+	q->rx.fin = true;
 	/* Behind a fault everything was thrown away, so there the stream always is at one. */
 	if (!qp_rx_at_boundary(q))
 		qp_apply(q, QPE_LLP_LOST, FLUE_CLOSE_LOST, ECONNRESET);
 	else if (qp_is_idle(q) && !q->rx.have_wqe) /* nor in the middle of a Send */
-		qp_apply(q, QPE_FIN_IDLE, FLUE_CLOSE_GRACEFUL, 0);
+		qp_peer_closed(q);
 	else
 		qp_apply(q, QPE_FIN_BUSY, FLUE_CLOSE_BAD, 0);
 }
@@ -314,7 +329,11 @@ void qp_rx_run(struct qp *q)
 		qp_apply(q, QPE_LOCAL_FAIL, FLUE_CLOSE_LOCAL, ENOMEM);
 		return;
 	}
-	q->rx.progress = false;
+	q->rx.progress = q->rx.fresh;
+	if (q->rx.fresh) {
+		q->rx.fresh = false;
+		parse(q);
+	}
 	for (int i = 0; i < ROUNDS && q->io.fd >= 0 && read_round(q); i++)
 		;
 	if (q->rx.buf && q->rx.head == q->rx.tail && !q->rx.direct) {

@@ -48,6 +48,7 @@ static int make(void **state)
 				.rq_sge = 1,
 				.state = &owner.state,
 				.owner = &owner };
+	struct qp_start start = { .terms = &terms, .initiator = true };
 	int cpu = sched_getcpu(), fds[2], rc;
 
 	atomic_store(&ends, 0);
@@ -61,7 +62,8 @@ static int make(void **state)
 		return -1;
 	peer = fds[1];
 	engine_lock(q->engine);
-	rc = qp_establish(q, fds[0], &terms, true, false, 0);
+	start.fd = fds[0];
+	rc = qp_establish(q, &start);
 	q->connected = true; /* as the endpoint does when it has told */
 	engine_unlock(q->engine);
 	return rc;

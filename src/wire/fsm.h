@@ -15,7 +15,7 @@
 	X(NEW) X(DIALING) X(WAIT_REPLY) X(HELD) X(WAIT_REQUEST) X(REQUESTED) X(PARKED)            \
 	X(WAIT_RTR) X(REFUSED) X(OPEN) X(CLOSED)
 #define MPA_EVENTS(X)                                                                             \
-	X(DIAL) X(TCP_IN) X(TCP_UP) X(RX_REQUEST) X(RX_REPLY) X(RX_REPLY_DEFER) X(RX_REJECT)      \
+	X(DIAL) X(ADOPT) X(ADOPT_RAW) X(TCP_IN) X(TCP_UP) X(RX_REQUEST) X(RX_REPLY) X(RX_REPLY_DEFER) X(RX_REJECT)      \
 	X(RX_BAD) X(ACCEPT) X(ACCEPT_P2P) X(ACCEPT_DEFER) X(REJECT) X(START) X(START_P2P)         \
 	X(RX_FPDU) X(TIMEOUT) X(LOST) X(LOST_RETRY) X(ABORT)
 #define MPA_ACTIONS(X)                                                                            \
@@ -27,7 +27,8 @@
 #define QP_STATES(X) X(IDLE) X(RTS) X(CLOSING) X(TERMINATE) X(ERROR)
 #define QP_EVENTS(X)                                                                              \
 	X(ESTABLISH) X(CLOSE_IDLE) X(CLOSE_BUSY) X(FIN_IDLE) X(FIN_BUSY) X(FAULT) X(RX_TERM)      \
-	X(RX_DATA) X(LLP_RESET) X(LLP_LOST) X(LOCAL_FAIL) X(ABORT) X(TIMEOUT) X(REINIT)
+	X(RX_DATA) X(LLP_CLOSED) X(LLP_RESET) X(LLP_LOST) X(LOCAL_FAIL) X(POSTED) X(TERM_ASK)     \
+	X(ABORT) X(TIMEOUT) X(REINIT)
 #define QP_ACTIONS(X)                                                                             \
 	X(FIN) X(RESET) X(CLOSE) X(TERM) X(TIMER) X(STOP) X(FLUSH) X(FLUSH_RQ) X(TELL)
 

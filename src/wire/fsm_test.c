@@ -173,7 +173,7 @@ static void qp_sends_a_terminate_only_for_its_own_first_fault(void **state)
 	for (unsigned s = 0; s < QPS_NSTATES; s++)
 		for (unsigned e = 0; e < QPE_NEVENTS; e++)
 			assert_int_equal(!!(step_qp(s, e).actions & QPA_TERM),
-					 s == QPS_RTS && e == QPE_FAULT);
+					 s == QPS_RTS && (e == QPE_FAULT || e == QPE_TERM_ASK));
 }
 
 /* Whoever is told of a connection hears how it ended: not twice, and not of what he never knew. */

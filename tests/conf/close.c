@@ -290,17 +290,51 @@ static void close_times_out_when_the_peer_does_not_close(void **state)
 	close(fd);
 }
 
-static void closing_queue_pair_takes_no_requests(void **state)
+/* CH-21: work posted while Closing is refused and ends the close badly. */
+static void work_posted_while_closing(struct pair *p, bool receive)
 {
-	struct pair *p = *state;
+	struct flue_event ev;
 	int fd = connect_by_hand(p);
 
 	assert_ok(p->b.qp->ops->disconnect(p->b.qp, -1));
 	assert_int_equal(flue_qp_state(p->b.qp), FLUE_QP_CLOSING);
-	assert_fails(pair_send(&p->b, 0, 10, 1, 0), ENOTCONN);
-	assert_fails(pair_recv(&p->b, 0, 10, 1), ENOTCONN);
+	if (receive)
+		assert_fails(pair_recv(&p->b, 0, 10, 1), ENOTCONN);
+	else
+		assert_fails(pair_send(&p->b, 0, 10, 1, 0), ENOTCONN);
+	assert_true(pair_event(&p->b, FLUE_EVENT_DISCONNECTED, p->b.qp, &ev, 5000));
+	assert_int_equal(ev.reason, FLUE_CLOSE_BAD);
+	assert_int_equal(ev.detail, ENOTCONN);
+	assert_int_equal(flue_qp_state(p->b.qp), FLUE_QP_ERROR);
+	conf_expect_quiet(p);
 	close(fd);
-	assert_true(pair_event(&p->b, FLUE_EVENT_DISCONNECTED, p->b.qp, NULL, 5000));
+}
+
+static void send_posted_while_closing_ends_badly(void **state)
+{
+	work_posted_while_closing(*state, false);
+}
+
+static void receive_posted_while_closing_ends_badly(void **state)
+{
+	work_posted_while_closing(*state, true);
+}
+
+/* CH-24: the program's own Terminate. */
+static void program_may_end_with_a_terminate(void **state)
+{
+	struct pair *p = *state;
+	struct flue_event ev;
+
+	assert_ok(pair_connect(p));
+	assert_ok(p->a.qp->ops->terminate(p->a.qp));
+	assert_true(pair_event(&p->a, FLUE_EVENT_DISCONNECTED, p->a.qp, &ev, 5000));
+	assert_int_equal(ev.reason, FLUE_CLOSE_FAULT);
+	assert_int_equal(ev.detail, 0);
+	assert_true(pair_event(&p->b, FLUE_EVENT_DISCONNECTED, p->b.qp, &ev, 5000));
+	assert_int_equal(ev.reason, FLUE_CLOSE_TERMINATED);
+	assert_int_equal(ev.detail, 0);
+	assert_fails(p->a.qp->ops->terminate(p->a.qp), ENOTCONN);
 	conf_expect_quiet(p);
 }
 
@@ -431,7 +465,9 @@ int main(int argc, char **argv)
 		WITH_PAIR(message_longer_than_its_receive_ends_the_connection),
 		WITH_PAIR(message_without_a_receive_ends_the_connection),
 		WITH_IDLE_PAIR(close_times_out_when_the_peer_does_not_close),
-		WITH_IDLE_PAIR(closing_queue_pair_takes_no_requests),
+		WITH_IDLE_PAIR(send_posted_while_closing_ends_badly),
+		WITH_IDLE_PAIR(receive_posted_while_closing_ends_badly),
+		WITH_IDLE_PAIR(program_may_end_with_a_terminate),
 		WITH_IDLE_PAIR(peer_that_closes_is_answered),
 		WITH_IDLE_PAIR(peer_that_resets_is_noticed),
 		WITH_IDLE_PAIR(peer_that_sends_garbage_is_terminated),

@@ -88,7 +88,7 @@ static void slots_of_missing_features_say_so(void **state)
 
 	ops()->query(&caps);
 	if (!(caps.features & FLUE_FEATURE_ADOPT_STREAM))
-		assert_int_equal(ops()->adopt_stream(NULL, -1, true, NULL, NULL, 0), -EOPNOTSUPP);
+		assert_int_equal(ops()->adopt_stream(NULL, NULL, NULL), -EOPNOTSUPP);
 }
 
 static void adapter_shows_its_processors(void **state)

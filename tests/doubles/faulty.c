@@ -698,10 +698,20 @@ static int f_reject(struct prov_request *req, const void *data, size_t length)
 	return rc ? rc : real;
 }
 
-static int f_adopt_stream(struct prov_qp *qp, int fd, bool initiator,
-			  const struct flue_conn_attr *attr, const void *early, size_t early_len)
+static int f_adopt_stream(struct prov_qp *qp, const struct prov_stream *stream,
+			  const struct flue_conn_attr *attr)
 {
-	DIRECT(adopt_stream, (qp, fd, initiator, attr, early, early_len));
+	DIRECT(adopt_stream, (qp, stream, attr));
+}
+
+static int f_terminate(struct prov_qp *qp)
+{
+	DIRECT(terminate, (qp));
+}
+
+static int f_modify_reads(struct prov_qp *qp, uint32_t ird, uint32_t ord)
+{
+	DIRECT(modify_reads, (qp, ird, ord));
 }
 
 #define SLOT(slot) .slot = f_##slot,

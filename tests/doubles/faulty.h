@@ -47,7 +47,9 @@
 	X(listen)                 \
 	X(accept)                 \
 	X(reject)                 \
-	X(adopt_stream)
+	X(adopt_stream)           \
+	X(terminate)              \
+	X(modify_reads)
 
 #define FAULTY_ENUM(slot) FAULTY_##slot,
 enum faulty_slot {

@@ -599,6 +599,7 @@ static void run_records(struct source *in)
 static void begin(struct source *in)
 {
 	struct mpa_terms terms = { .rev = 2, .ird = READS, .ord = READS };
+	struct qp_start start;
 	int fds[2], small = 4096, large = 1 << 20;
 
 	flags = (unsigned)take(in, 1);
@@ -626,7 +627,11 @@ static void begin(struct source *in)
 	post_recv(64);
 	post_recv(SLOT);
 	engine_lock(engine);
-	CHECK(qp_establish(qp, fds[0], &terms, !(flags & RESPONDER), flags & LENIENT, 0) == 0);
+	start = (struct qp_start) { .fd = fds[0],
+				    .terms = &terms,
+				    .initiator = !(flags & RESPONDER),
+				    .lenient = flags & LENIENT };
+	CHECK(qp_establish(qp, &start) == 0);
 	qp->connected = true; /* as the endpoint does when it has told */
 	engine_unlock(engine);
 	post_send(FLUE_WR_READ, 100, AREA_RW, 0);
