@@ -6,6 +6,7 @@
 #include <flue/adapter.h>
 #include <flue/conn.h>
 #include <flue/queue.h>
+#include <flue/socket.h>
 #include <flue/types.h>
 
 #define FLUE_VERSION "0.1.0"

@@ -27,6 +27,7 @@
 #include <sys/queue.h>
 #include <time.h>
 
+#include "access/task.h"
 #include "provider/provider.h"
 
 #define ACC_MAX_PRIVATE     512  /* MPA revision 1 */
@@ -40,6 +41,9 @@
 
 struct acc_adapter;
 struct acc_source;
+struct sock_cq;
+
+TAILQ_HEAD(acc_shared_cqs, sock_cq);
 
 /* ---- results ---- */
 
@@ -183,6 +187,7 @@ struct acc_adapter {
 	atomic_uint children;
 	unsigned fork_gen;
 	struct acc_events events;
+	struct acc_tasks tasks;
 
 	pthread_mutex_t lock;
 	struct acc_cpu *cpus; /* pub.n_cpus of them, in the order of pub.cpus */
@@ -191,6 +196,10 @@ struct acc_adapter {
 	uint32_t (*choose_cpu)(const struct flue_cpu_load *load, uint32_t n, void *arg);
 	void *choose_arg;
 	struct flue_cpu_load *load; /* scratch for choose_cpu */
+
+	/* Completion queues that RDMA sockets share. Outside the locks of CQs and QPs. */
+	pthread_mutex_t share_lock;
+	struct acc_shared_cqs shared_cqs;
 };
 
 static inline struct acc_adapter *to_adapter(struct flue_adapter *a)
@@ -305,6 +314,9 @@ struct acc_qp {
 	const struct prov_ops *ops;
 	struct prov_qp *prov;
 	struct acc_source source;
+	/* A control client's queue pair: its RDMA socket hears the events, too. */
+	flue_event_fn hear;
+	void *hear_arg;
 	/* One more than a connection needs: the last one's LAST_RECEIVE may still be due. */
 	struct acc_slot slots[ACC_EVENTS_PER_CONN + 1];
 
@@ -343,6 +355,16 @@ int acc_conn_begin(struct acc_qp *qp, const struct flue_conn_attr *attr, const v
 		   size_t private_len);
 /* `rc`: the slot's answer; then waits unless asynchronous. */
 int acc_conn_finish(struct acc_qp *qp, const struct flue_conn_attr *attr, int rc);
+
+/* ---- convert.c ---- */
+
+/* The connection attributes that a switch amounts to. -EINVAL. */
+int acc_switch_attr(const struct acc_adapter *a, const struct flue_switch_attr *from,
+		    struct flue_conn_attr *to);
+/* As connect(), for a live stream. On failure the descriptor is still the caller's, unless it was a
+ * blocking call that waited: then it is gone. */
+int acc_conn_adopt(struct acc_qp *qp, const struct prov_stream *stream,
+		   const struct flue_conn_attr *attr);
 
 /* ---- listener.c ---- */
 

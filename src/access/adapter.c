@@ -40,6 +40,7 @@ static const struct prov_upcalls upcalls = {
 
 static void free_adapter(struct acc_adapter *a)
 {
+	acc_tasks_fini(&a->tasks, acc_inherited(a));
 	acc_events_fini(&a->events);
 	free(a->load);
 	free(a->cpus);
@@ -221,6 +222,9 @@ struct flue_adapter *flue_open(const struct flue_open_attr *attr)
 	a->fork_gen = atomic_load(&fork_gen);
 	a->lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	acc_events_init(&a->events);
+	acc_tasks_init(&a->tasks);
+	a->share_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	TAILQ_INIT(&a->shared_cqs);
 	make_caps(a);
 	rc = open_adapter(a, &copy);
 	if (rc) {

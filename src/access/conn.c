@@ -136,15 +136,21 @@ static bool step_locked(struct acc_qp *qp, const struct flue_event *ev,
 void acc_conn_event(void *qp_owner, const struct flue_event *ev, const struct prov_conn_info *conn)
 {
 	struct acc_qp *qp = qp_owner;
+	flue_event_fn hear;
+	void *hear_arg;
 	bool tell;
 
 	pthread_mutex_lock(&qp->lock);
 	tell = step_locked(qp, ev, conn);
 	if (tell && !qp->source.fn)
 		acc_event_raise(&qp->source, ev);
+	hear = tell ? qp->hear : NULL;
+	hear_arg = qp->hear_arg;
 	pthread_mutex_unlock(&qp->lock);
 	if (tell && qp->source.fn)
 		acc_event_raise(&qp->source, ev);
+	if (hear)
+		hear(ev, hear_arg);
 }
 
 /* ---- set-up ---- */

@@ -75,3 +75,44 @@ const char *flue_version(void)
 {
 	return FLUE_VERSION;
 }
+
+const char *flue_socket_state_name(uint32_t state)
+{
+	static const char *const names[FLUE_SOCKET_NSTATES] = {
+		[FLUE_SOCKET_STREAMING] = "Streaming",
+		[FLUE_SOCKET_TRANSITION] = "TransitionInProgress",
+		[FLUE_SOCKET_RDMA] = "Rdma",
+	};
+
+	return NAME_OF(names, state);
+}
+
+const char *flue_offload_state_name(uint32_t state)
+{
+	static const char *const names[FLUE_OFFLOAD_NSTATES] = {
+		[FLUE_OFFLOAD_NOT_READY] = "NotReadyToOffload",
+		[FLUE_OFFLOAD_RESERVING] = "ResourceReservationInProgress",
+		[FLUE_OFFLOAD_READY] = "ReadyToOffload",
+		[FLUE_OFFLOAD_WAIT_FIRST_RECV] = "WaitForFirstRecvBuffer",
+		[FLUE_OFFLOAD_IN_PROGRESS] = "OffloadInProgress",
+		[FLUE_OFFLOAD_DONE] = "Offloaded",
+	};
+
+	return NAME_OF(names, state);
+}
+
+const char *flue_reserve_reason_name(uint32_t reason)
+{
+	static const char *const names[FLUE_RESERVE_NREASONS] = {
+		[FLUE_RESERVE_OK] = "granted",
+		[FLUE_RESERVE_QUEUE_TOO_LONG] = "queue too long",
+		[FLUE_RESERVE_READS_TOO_MANY] = "too many Reads",
+		[FLUE_RESERVE_CQ_FULL] = "no completion queue",
+		[FLUE_RESERVE_NO_ADOPT] = "provider cannot adopt streams",
+		[FLUE_RESERVE_NO_PD] = "no protection domain",
+		[FLUE_RESERVE_NO_QP] = "no queue pair",
+		[FLUE_RESERVE_LOST] = "connection lost",
+	};
+
+	return NAME_OF(names, reason);
+}

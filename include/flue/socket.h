@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Flue: live TCP streams that become RDMA connections.
+ *
+ * Many protocols begin with words over plain TCP and then want the same connection in RDMA mode
+ * (iSER, SDP). Two forms are offered.
+ *
+ * flue_socket_convert(): one blocking call for a program that has its own queue pair.
+ *
+ * struct flue_socket: an object around a connected TCP descriptor. It moves data in streaming
+ * mode, reserves what RDMA will need, switches, and then moves data in RDMA mode; nothing blocks,
+ * and every request is answered by exactly one event. A socket is in one of three states, the
+ * connection below it in one of six; which call is allowed in which is a table in the manual
+ * (flue_socket(3)). A call that is not allowed fails at once with EBADFD and changes nothing.
+ *
+ *   Streaming    NotReadyToOffload, ResourceReservationInProgress, ReadyToOffload
+ *   Transition   WaitForFirstRecvBuffer, OffloadInProgress
+ *   Rdma         Offloaded
+ *
+ * The switch. Both sides agree, in their own protocol, on the last octet of streaming data in each
+ * direction. A program calls switch_mode() after it has received the last streaming octet of the
+ * peer: receives that still wait are answered with 0 octets, and no more are taken. It may send
+ * its own last streaming octets even now. Its first rdma_recv() starts the transfer: Flue waits
+ * until the peer's TCP has acknowledged everything (without blocking anybody), hands the stream to
+ * the provider, and raises SWITCHED. What the peer sent in RDMA mode before that is waiting in the
+ * socket, or is given as `early`, and is lost in no case. A transfer that fails ends the
+ * connection; it never falls back to streaming.
+ *
+ * The descriptor. It belongs to the program until switch_mode(); from then on it is Flue's, which
+ * closes it. Before that Flue never closes it and never changes its options or flags.
+ *
+ * Keys. Buffers of rdma_send(), rdma_recv(), put() and get() are plain memory: Flue registers them
+ * unseen and takes the registration back when the request is done. Memory that the peer shall
+ * reach is registered with alloc_stag() and map(): those keys are the program's to advertise,
+ * track and invalidate.
+ */
+#ifndef FLUE_SOCKET_H
+#define FLUE_SOCKET_H
+
+#include <flue/conn.h>
+#include <flue/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct flue_socket;
+
+enum flue_socket_state {
+	FLUE_SOCKET_STREAMING = 0,
+	FLUE_SOCKET_TRANSITION,
+	FLUE_SOCKET_RDMA,
+	FLUE_SOCKET_NSTATES,
+};
+
+enum flue_offload_state {
+	FLUE_OFFLOAD_NOT_READY = 0,
+	FLUE_OFFLOAD_RESERVING,
+	FLUE_OFFLOAD_READY,
+	FLUE_OFFLOAD_WAIT_FIRST_RECV,
+	FLUE_OFFLOAD_IN_PROGRESS,
+	FLUE_OFFLOAD_DONE,
+	FLUE_OFFLOAD_NSTATES,
+};
+
+enum flue_socket_event_type {
+	FLUE_SOCKET_SENT = 1,      /* send(): handed to TCP */
+	FLUE_SOCKET_RECEIVED,      /* recv(): 0 octets at the end of the stream and at the switch */
+	FLUE_SOCKET_SWITCHED,      /* switch_mode(): in RDMA mode, or [error] */
+	FLUE_SOCKET_RDMA_SENT,     /* rdma_send() */
+	FLUE_SOCKET_RDMA_RECEIVED, /* rdma_recv() */
+	FLUE_SOCKET_PUT,           /* put() */
+	FLUE_SOCKET_GOT,           /* get() */
+	/* Once for each socket that left streaming mode, after everything else [reason, detail]. */
+	FLUE_SOCKET_ENDED,
+};
+
+struct flue_socket_event {
+	uint32_t type; /* enum flue_socket_event_type */
+	int error;     /* 0, or an errno; ECANCELED: flushed, because the connection ended */
+	uint64_t id;   /* of the request */
+	size_t length; /* octets moved */
+	uint32_t reason, detail; /* ENDED: as in struct flue_event */
+	uint32_t inv_key;        /* RDMA_RECEIVED: the peer invalidated this key (0: none) */
+	struct flue_socket *socket;
+};
+
+/* Called on a thread of the library, one call at a time for a socket; must not block. */
+typedef void (*flue_socket_event_fn)(const struct flue_socket_event *ev, void *arg);
+
+enum flue_switch_flags {
+	FLUE_SWITCH_RESPONDER = 1 << 0, /* else initiator. Linux cannot tell from a descriptor */
+	/* No MPA request and reply (RDMAC style): both sides agreed on everything beforehand. */
+	FLUE_SWITCH_NO_REQ_REP = 1 << 1,
+};
+
+/* For switch_mode() and flue_socket_convert(). */
+struct flue_switch_attr {
+	size_t size;
+	uint32_t flags;      /* enum flue_switch_flags */
+	uint32_t conn_flags; /* enum flue_conn_flags: NO_CRC, MARKERS, LENIENT, REV1, RTR_*, ... */
+	int timeout_ms;      /* for the whole switch; 0: 10 s */
+	const void *private_data; /* with request and reply only; copied */
+	size_t private_len;
+	/* Octets of RDMA mode that the program has read from the descriptor already; copied. */
+	const void *early;
+	size_t early_len;  /* up to FLUE_SWITCH_EARLY_MAX */
+	uint32_t ird, ord; /* convert(): Reads; 0: 16. A socket has its own, see reserve() */
+	uint32_t fpdu_max; /* largest FPDU to send; 0: follows the path and the peer */
+};
+
+#define FLUE_SWITCH_EARLY_MAX 65536
+
+/* Why reserve() failed. */
+enum flue_reserve_reason {
+	FLUE_RESERVE_OK = 0,
+	/* Recoverable: ask for less. */
+	FLUE_RESERVE_QUEUE_TOO_LONG, /* sq_depth or rq_depth */
+	FLUE_RESERVE_READS_TOO_MANY, /* ird or ord */
+	FLUE_RESERVE_CQ_FULL,        /* no completion queue could be made or grown */
+	/* Not recoverable. */
+	FLUE_RESERVE_NO_ADOPT, /* the provider cannot take over a stream */
+	FLUE_RESERVE_NO_PD,
+	FLUE_RESERVE_NO_QP, /* even of the smallest size */
+	FLUE_RESERVE_LOST,  /* the connection is gone */
+	FLUE_RESERVE_NREASONS,
+};
+
+/* In: wishes, 0 for a default. Out: what was granted, or the reason. */
+struct flue_reserve_attr {
+	size_t size;
+	uint32_t ird, ord;
+	bool no_read, no_write; /* map() refuses to let the peer read / write (EACCES) */
+	uint32_t sq_depth, rq_depth;
+	struct flue_socket *related; /* share its protection domain; NULL: an own one */
+	/* A control client's own queue pair, Idle: Flue then makes none, and after the switch the
+	 * program uses the queue pair directly; rdma_* calls fail with EOPNOTSUPP. */
+	struct flue_qp *qp;
+	uint32_t reason;  /* out: enum flue_reserve_reason */
+	bool recoverable; /* out */
+};
+
+struct flue_socket_attr {
+	size_t size;
+	flue_socket_event_fn on_event; /* NULL: a queue, see get_event() */
+	void *event_arg;
+};
+
+/* flags of rdma_send(), put(), get() */
+enum flue_socket_flags {
+	FLUE_SOCKET_FENCE = 1 << 0,      /* start after all earlier get() are done */
+	FLUE_SOCKET_SOLICITED = 1 << 1,  /* rdma_send(): raise the peer's solicited event */
+	FLUE_SOCKET_INVALIDATE = 1 << 2, /* rdma_send(): the peer's `inv_key` is invalidated */
+};
+
+struct flue_socket_ops {
+	size_t size;
+	/*
+	 * Any state. Ends the connection if it is in or past the switch (abortively unless it has
+	 * ended); the descriptor of a socket in streaming mode is left as it is. No event comes after
+	 * this returns. Not from its own on_event: EDEADLK.
+	 */
+	bool (*destroy)(struct flue_socket *s);
+
+	/* Streaming mode. The buffer belongs to Flue until the event. EBADFD, ENOMEM: too many. */
+	bool (*send)(struct flue_socket *s, const void *data, size_t length, uint64_t id);
+	bool (*recv)(struct flue_socket *s, void *data, size_t length, uint64_t id);
+
+	/*
+	 * Reserve what RDMA mode needs. Again to change it. EINVAL; otherwise attr->reason tells.
+	 * read_resources(): both values every time. EBUSY: one of our get() is under way (for ord);
+	 * a smaller ird in RDMA mode is the program's promise that no Read of the peer is, or EBUSY.
+	 */
+	bool (*reserve)(struct flue_socket *s, struct flue_reserve_attr *attr);
+	bool (*read_resources)(struct flue_socket *s, uint32_t ird, uint32_t ord);
+
+	/* See above. EINVAL; EBADFD; nothing has happened then. */
+	bool (*switch_mode)(struct flue_socket *s, const struct flue_switch_attr *attr,
+			    uint64_t id);
+
+	/* RDMA mode. EBADFD; ENOMEM: the queue is full; EINVAL; EOPNOTSUPP: control client. */
+	bool (*rdma_recv)(struct flue_socket *s, void *data, size_t length, uint64_t id);
+	bool (*rdma_send)(struct flue_socket *s, const void *data, size_t length, uint32_t flags,
+			  uint32_t inv_key, uint64_t id);
+	bool (*put)(struct flue_socket *s, const void *data, size_t length, uint64_t remote_addr,
+		    uint32_t rkey, uint32_t flags, uint64_t id);
+	bool (*get)(struct flue_socket *s, void *data, size_t length, uint64_t remote_addr,
+		    uint32_t rkey, uint32_t flags, uint64_t id);
+
+	/*
+	 * Keys for the peer. alloc_stag() gives a region that is not valid yet; map() makes it valid
+	 * for a buffer (and gives it a new rkey), again and again; free_stag() takes it back.
+	 */
+	struct flue_mr *(*alloc_stag)(struct flue_socket *s);
+	bool (*map)(struct flue_socket *s, struct flue_mr *mr, void *data, size_t length,
+		    uint32_t access);
+	bool (*free_stag)(struct flue_socket *s, struct flue_mr *mr);
+
+	/*
+	 * Streaming: shutdown of the sending half. RDMA: graceful close (abortive, EBUSY, with work
+	 * outstanding); ENDED tells how it went. timeout_ms: 0: 5 s. Never blocks.
+	 */
+	bool (*disconnect)(struct flue_socket *s, int timeout_ms);
+
+	/* Next event. timeout as in flue_get_event. EAGAIN, ETIMEDOUT; EINVAL with on_event. */
+	bool (*get_event)(struct flue_socket *s, struct flue_socket_event *ev, int timeout_ms);
+	/* Readable while events wait; made on demand, closed with the socket. -1: errno. */
+	int (*event_fd)(struct flue_socket *s);
+};
+
+struct flue_socket {
+	const struct flue_socket_ops *ops;
+	void *user;
+	struct flue_adapter *adapter;
+	struct flue_pd *pd;     /* once there is one */
+	struct flue_qp *qp;     /* from reserve() on */
+	int fd;                 /* -1 once Flue has closed it */
+	uint32_t state;         /* enum flue_socket_state; read with flue_socket_state() */
+	uint32_t offload_state; /* enum flue_offload_state */
+	uint32_t ird, ord, sq_depth, rq_depth; /* granted */
+};
+
+/* A connected TCP descriptor. ENOTSOCK, EPROTOTYPE: not TCP, ENOTCONN, ENOMEM, EOPNOTSUPP: the
+ * adapter's provider cannot adopt streams. */
+FLUE_API struct flue_socket *flue_socket_open(struct flue_adapter *adapter, int fd,
+					      const struct flue_socket_attr *attr);
+
+/* One connection of a gang: switch_mode() and the first rdma_recv() together. */
+struct flue_gang {
+	struct flue_socket *socket;
+	const struct flue_switch_attr *attr;
+	uint64_t switch_id;
+	void *data; /* first receive */
+	size_t length;
+	uint64_t recv_id;
+	int error; /* out: 0, or why this one was not begun */
+};
+
+/* Begins the switch of many connections in one call; each is answered by its own SWITCHED. Returns
+ * how many were begun; `error` says why the others were not. */
+FLUE_API size_t flue_socket_switch_gang(struct flue_gang *gang, size_t n);
+
+/*
+ * The plain form. `qp`: Idle, of the program. Blocks until the connection is in RDMA mode, with
+ * receives that were posted before. Raises no CONNECTED; DISCONNECTED comes as for any connection.
+ * EINVAL, EISCONN, EBADF, ENOTSOCK, EPROTOTYPE, ENOTCONN, EOPNOTSUPP, EDEADLK: nothing happened, the
+ * descriptor is the program's. Any other failure (ETIMEDOUT, ECONNRESET, EPROTO, ECONNREFUSED: the
+ * peer's reply was a reject) has ended the connection and closed the descriptor.
+ */
+FLUE_API bool flue_socket_convert(struct flue_qp *qp, int fd, const struct flue_switch_attr *attr);
+
+static inline uint32_t flue_socket_state(const struct flue_socket *s)
+{
+	return __atomic_load_n(&s->state, __ATOMIC_ACQUIRE);
+}
+
+FLUE_API const char *flue_socket_state_name(uint32_t state);
+FLUE_API const char *flue_offload_state_name(uint32_t state);
+FLUE_API const char *flue_reserve_reason_name(uint32_t reason);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: MIT */
+/* flue_socket_convert(): a live stream becomes a connection of the program's own queue pair. */
+#include <unistd.h>
+
+#include "access/access_priv.h"
+#include "access/stream.h"
+#include "base/clock.h"
+
+#define NO_SWITCH_FLAGS (FLUE_CONN_ASYNC | FLUE_CONN_DEFER)
+#define LOOK_FIRST_NS   50000
+#define LOOK_MOST_NS    (4 * NSEC_PER_MSEC)
+
+int acc_switch_attr(const struct acc_adapter *a, const struct flue_switch_attr *from,
+		    struct flue_conn_attr *to)
+{
+	struct flue_conn_attr want = FLUE_ATTR(struct flue_conn_attr);
+	bool rev1 = from->conn_flags & FLUE_CONN_REV1;
+
+	if (from->flags & ~(uint32_t)(FLUE_SWITCH_RESPONDER | FLUE_SWITCH_NO_REQ_REP) ||
+	    from->conn_flags & NO_SWITCH_FLAGS)
+		return -EINVAL;
+	if (from->early_len > FLUE_SWITCH_EARLY_MAX || (from->early_len && !from->early))
+		return -EINVAL;
+	if (from->flags & FLUE_SWITCH_NO_REQ_REP && from->private_len)
+		return -EINVAL;
+	want.flags = from->conn_flags;
+	want.timeout_ms = from->timeout_ms;
+	want.private_data = from->private_data;
+	want.private_len = from->private_len;
+	want.ird = from->ird;
+	want.ord = from->ord;
+	want.fpdu_max = from->fpdu_max;
+	return acc_conn_attr(a, to, &want, rev1 ? ACC_MAX_PRIVATE : ACC_MAX_PRIVATE_V2);
+}
+
+int acc_conn_adopt(struct acc_qp *qp, const struct prov_stream *stream,
+		   const struct flue_conn_attr *attr)
+{
+	int rc = acc_conn_begin(qp, attr, NULL, 0);
+
+	if (rc)
+		return rc;
+	return acc_conn_finish(qp, attr, qp->ops->adopt_stream(qp->prov, stream, attr));
+}
+
+/* Sleeps until the peer's TCP has acknowledged everything. The kernel has no event for that. */
+static int await_drained(int fd, uint64_t deadline)
+{
+	struct timespec pause = { .tv_nsec = LOOK_FIRST_NS };
+	int n;
+
+	while ((n = acc_stream_unacked(fd)) > 0) {
+		if (clock_now() >= deadline)
+			return -ETIMEDOUT;
+		nanosleep(&pause, NULL);
+		if ((uint64_t)pause.tv_nsec * 2 <= LOOK_MOST_NS)
+			pause.tv_nsec *= 2;
+	}
+	return n;
+}
+
+static bool nothing_happened(int rc)
+{
+	return rc == -EINVAL || rc == -EISCONN || rc == -EOPNOTSUPP || rc == -EDEADLK;
+}
+
+/* Give up a stream whose conversion has begun. */
+static void give_up(int fd)
+{
+	struct sockaddr nobody = { .sa_family = AF_UNSPEC };
+
+	connect(fd, &nobody, sizeof(nobody));
+	close(fd);
+}
+
+static int convert(struct acc_qp *qp, int fd, const struct flue_switch_attr *sw,
+		   struct flue_conn_attr *attr)
+{
+	struct prov_stream stream = { .fd = fd,
+				      .initiator = !(sw->flags & FLUE_SWITCH_RESPONDER),
+				      .raw = sw->flags & FLUE_SWITCH_NO_REQ_REP,
+				      .early = sw->early,
+				      .early_len = sw->early_len };
+	uint64_t deadline = clock_now() + (uint64_t)attr->timeout_ms * NSEC_PER_MSEC, now;
+	int rc = await_drained(fd, deadline);
+
+	if (rc == 0) {
+		now = clock_now();
+		attr->timeout_ms = now < deadline ? (int)((deadline - now) / NSEC_PER_MSEC) + 1 : 1;
+		rc = acc_conn_begin(qp, attr, NULL, 0);
+	}
+	if (rc == 0) {
+		rc = qp->ops->adopt_stream(qp->prov, &stream, attr);
+		if (rc == 0)
+			return acc_conn_finish(qp, attr, 0);
+		acc_conn_finish(qp, attr, rc);
+	}
+	if (!nothing_happened(rc))
+		give_up(fd);
+	return rc;
+}
+
+bool flue_socket_convert(struct flue_qp *pub, int fd, const struct flue_switch_attr *from)
+{
+	struct acc_qp *qp = to_qp(pub);
+	struct acc_adapter *a = to_adapter(pub->pd->adapter);
+	struct flue_switch_attr sw;
+	struct flue_conn_attr attr;
+	int rc = acc_usable(a);
+
+	if (!rc)
+		rc = acc_attr_copy(&sw, sizeof(sw), from,
+				   ACC_ATTR_SIZE(struct flue_switch_attr, fpdu_max));
+	if (!rc)
+		rc = acc_switch_attr(a, &sw, &attr);
+	if (!rc && !(a->caps.features & FLUE_FEATURE_ADOPT_STREAM))
+		rc = -EOPNOTSUPP;
+	if (!rc && acc_in_callback(NULL))
+		rc = -EDEADLK;
+	if (!rc && flue_qp_state(pub) != FLUE_QP_IDLE)
+		rc = -EISCONN;
+	if (!rc)
+		rc = acc_stream_check(fd);
+	return acc_ok(rc ? rc : convert(qp, fd, &sw, &attr));
+}

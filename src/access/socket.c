@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: MIT */
+/* RDMA sockets: life, states and the switch. The rest: socket_priv.h. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "access/socket_priv.h"
+#include "access/stream.h"
+#include "base/clock.h"
+
+#define DEFAULT_DISCONNECT_MS 5000
+#define FLUSH_NS              (2 * NSEC_PER_SEC) /* for a device to answer everything */
+
+/* ---- states ---- */
+
+int sock_check(struct acc_socket *s, enum socket_call call)
+{
+	if (s->over || s->ended)
+		return -ENOTCONN;
+	return socket_call_allowed(call, s->pub.offload_state) ? 0 : -EBADFD;
+}
+
+static uint8_t step_socket(struct acc_socket *s, enum socket_event e)
+{
+	struct socket_edge edge = socket_fsm_step(s->pub.state, e);
+
+	if (edge.next == SOCKET_ILLEGAL)
+		return 0;
+	__atomic_store_n(&s->pub.state, edge.next, __ATOMIC_RELEASE);
+	return edge.actions;
+}
+
+uint8_t sock_step(struct acc_socket *s, enum offload_event e)
+{
+	struct socket_edge edge = offload_fsm_step(s->pub.offload_state, e);
+	uint8_t actions;
+
+	if (edge.next == SOCKET_ILLEGAL)
+		return SOCKET_ILLEGAL;
+	__atomic_store_n(&s->pub.offload_state, edge.next, __ATOMIC_RELEASE);
+	actions = edge.actions;
+	if (e == OFFLOAD_EV_SWITCH)
+		actions |= step_socket(s, SOCKET_EV_SWITCH);
+	else if (e == OFFLOAD_EV_OFFLOADED)
+		actions |= step_socket(s, SOCKET_EV_SWITCHED);
+	else if (e == OFFLOAD_EV_FAILED)
+		actions |= step_socket(s, SOCKET_EV_FAILED);
+	return actions;
+}
+
+/* ---- the end ---- */
+
+static void reset_stream(int fd)
+{
+	struct sockaddr nobody = { .sa_family = AF_UNSPEC };
+
+	/* A reset, so that the peer does not take it for an orderly end of the streaming data. */
+	connect(fd, &nobody, sizeof(nobody));
+	close(fd);
+}
+
+void sock_over(struct acc_socket *s, uint32_t reason, uint32_t detail)
+{
+	if (s->over)
+		return;
+	s->over = true;
+	s->end.ev.reason = reason;
+	s->end.ev.detail = detail;
+	if (s->owns_fd) {
+		acc_task_unwatch(&s->task);
+		reset_stream(s->pub.fd);
+		s->pub.fd = -1;
+		s->owns_fd = false;
+	}
+	sock_flush_recvs(s, &s->sends, ECANCELED);
+	if (!TAILQ_EMPTY(&s->posted)) {
+		s->deadline = clock_now() + FLUSH_NS;
+		acc_task_at(&s->task, s->deadline);
+	}
+	sock_tell_end(s);
+}
+
+void sock_transfer_failed(struct acc_socket *s, int err)
+{
+	struct flue_qp *qp = s->own_qp ? s->pub.qp : NULL;
+	uint8_t actions = sock_step(s, OFFLOAD_EV_FAILED);
+
+	if (actions == SOCKET_ILLEGAL)
+		return;
+	if (actions & SOCKET_TELL)
+		sock_answer_switch(s, err);
+	if (actions & SOCKET_TEAR_DOWN)
+		sock_over(s, FLUE_CLOSE_LOST, (uint32_t)err);
+	/* The queue pair may be Idle still, with receives that nobody else would answer. */
+	if (qp) {
+		pthread_mutex_unlock(&s->lock);
+		qp->ops->abort(qp);
+		pthread_mutex_lock(&s->lock);
+	}
+}
+
+/* What happens to the connection below. On a thread of the provider. */
+void sock_heard(const struct flue_event *ev, void *arg)
+{
+	struct acc_socket *s = arg;
+
+	pthread_mutex_lock(&s->lock);
+	switch (ev->type) {
+	case FLUE_EVENT_CONNECTED:
+		s->pub.ird = s->pub.qp->ird;
+		s->pub.ord = s->pub.qp->ord;
+		if (sock_step(s, OFFLOAD_EV_OFFLOADED) & SOCKET_TELL)
+			sock_answer_switch(s, 0);
+		break;
+	case FLUE_EVENT_CONNECT_FAILED: sock_transfer_failed(s, (int)ev->detail); break;
+	case FLUE_EVENT_DISCONNECTED: sock_over(s, ev->reason, ev->detail); break;
+	default: break;
+	}
+	pthread_mutex_unlock(&s->lock);
+	sock_deliver(s, true);
+}
+
+static bool sock_disconnect(struct flue_socket *pub, int timeout_ms)
+{
+	struct acc_socket *s = to_socket(pub);
+	bool streaming;
+	int rc = acc_usable(s->a);
+
+	if (rc)
+		return acc_ok(rc);
+	pthread_mutex_lock(&s->lock);
+	rc = sock_check(s, SOCKET_CALL_DISCONNECT);
+	streaming = pub->state == FLUE_SOCKET_STREAMING;
+	if (!rc && streaming) {
+		if (!TAILQ_EMPTY(&s->sends))
+			rc = -EBUSY;
+		else if (shutdown(pub->fd, SHUT_WR) < 0)
+			rc = -errno;
+	}
+	pthread_mutex_unlock(&s->lock);
+	if (rc || streaming)
+		return acc_ok(rc);
+	rc = to_qp(pub->qp)->ops->disconnect(to_qp(pub->qp)->prov,
+					     timeout_ms > 0 ? timeout_ms : DEFAULT_DISCONNECT_MS);
+	return acc_ok(rc == -ENOTCONN ? 0 : rc);
+}
+
+/* ---- the switch ---- */
+
+/* Checks and keeps what the transfer will need. */
+static int keep_switch(struct acc_socket *s, const struct flue_switch_attr *from)
+{
+	struct flue_conn_attr want = FLUE_ATTR(struct flue_conn_attr);
+	struct sock_switch *sw = &s->sw;
+	bool raw = from->flags & FLUE_SWITCH_NO_REQ_REP;
+	void *early = NULL;
+	int rc = acc_switch_attr(s->a, from, &want);
+
+	if (rc)
+		return rc;
+	if (from->early_len) {
+		early = malloc(from->early_len);
+		if (!early)
+			return -ENOMEM;
+		memcpy(early, from->early, from->early_len);
+	}
+	free(sw->early);
+	sw->early = early;
+	sw->stream = (struct prov_stream) { .fd = -1,
+					    .initiator = !(from->flags & FLUE_SWITCH_RESPONDER),
+					    .raw = raw,
+					    .early = early,
+					    .early_len = from->early_len };
+	if (want.private_len)
+		memcpy(sw->private_data, want.private_data, want.private_len);
+	want.private_data = sw->private_data;
+	want.ird = s->want_ird;
+	want.ord = s->want_ord;
+	want.flags |= FLUE_CONN_ASYNC;
+	sw->attr = want;
+	return 0;
+}
+
+/* Lock held. */
+static int begin_switch(struct acc_socket *s, const struct flue_switch_attr *attr, uint64_t id)
+{
+	int rc = sock_check(s, SOCKET_CALL_SWITCH_MODE);
+
+	if (!rc)
+		rc = keep_switch(s, attr);
+	if (rc)
+		return rc;
+	s->switched.ev.id = id;
+	s->owns_fd = true;
+	if (sock_step(s, OFFLOAD_EV_SWITCH) & SOCKET_FLUSH_RECVS)
+		sock_flush_recvs(s, &s->recvs, 0);
+	return 0;
+}
+
+static bool sock_switch_mode(struct flue_socket *pub, const struct flue_switch_attr *from,
+			     uint64_t id)
+{
+	struct acc_socket *s = to_socket(pub);
+	struct flue_switch_attr attr;
+	int rc = acc_usable(s->a);
+
+	if (!rc)
+		rc = acc_attr_copy(&attr, sizeof(attr), from,
+				   ACC_ATTR_SIZE(struct flue_switch_attr, fpdu_max));
+	if (rc)
+		return acc_ok(rc);
+	pthread_mutex_lock(&s->lock);
+	rc = begin_switch(s, &attr, id);
+	pthread_mutex_unlock(&s->lock);
+	sock_deliver(s, false);
+	return acc_ok(rc);
+}
+
+size_t flue_socket_switch_gang(struct flue_gang *gang, size_t n)
+{
+	size_t begun = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		struct flue_gang *g = &gang[i];
+
+		g->error = 0;
+		if (!g->socket->ops->switch_mode(g->socket, g->attr, g->switch_id))
+			g->error = errno;
+	}
+	/* All are in transition before the first is handed over: the peers' answers to the early
+	 * ones do not delay the others. */
+	for (size_t i = 0; i < n; i++) {
+		struct flue_gang *g = &gang[i];
+
+		if (!g->error &&
+		    !g->socket->ops->rdma_recv(g->socket, g->data, g->length, g->recv_id))
+			g->error = errno;
+		begun += !g->error;
+	}
+	return begun;
+}
+
+static bool sock_read_resources(struct flue_socket *pub, uint32_t ird, uint32_t ord)
+{
+	struct acc_socket *s = to_socket(pub);
+	struct acc_qp *qp;
+	int rc = acc_usable(s->a);
+	bool live;
+
+	if (!rc && (ird > s->a->caps.max_ird || ord > s->a->caps.max_ord))
+		rc = -EINVAL;
+	if (rc)
+		return acc_ok(rc);
+	pthread_mutex_lock(&s->lock);
+	rc = sock_check(s, SOCKET_CALL_READ_RESOURCES);
+	live = pub->state == FLUE_SOCKET_RDMA;
+	if (!rc && live && s->gets && ord != pub->ord)
+		rc = -EBUSY;
+	if (!rc && pub->offload_state == FLUE_OFFLOAD_IN_PROGRESS)
+		rc = -EBUSY; /* they are being agreed upon */
+	if (!rc && !live) {
+		pub->ird = s->want_ird = ird;
+		pub->ord = s->want_ord = ord;
+	}
+	pthread_mutex_unlock(&s->lock);
+	if (rc || !live)
+		return acc_ok(rc);
+	qp = to_qp(pub->qp);
+	rc = qp->ops->modify_reads(qp->prov, ird, ord);
+	if (rc == 0) {
+		pub->ird = qp->pub.ird = ird;
+		pub->ord = qp->pub.ord = ord;
+	}
+	return acc_ok(rc);
+}
+
+/* ---- life ---- */
+
+static bool sock_destroy(struct flue_socket *pub)
+{
+	struct acc_socket *s = to_socket(pub);
+	bool inherited = acc_inherited(s->a);
+
+	if (acc_in_callback(s))
+		return acc_ok(-EDEADLK);
+	if (!inherited) {
+		pthread_mutex_lock(&s->lock);
+		s->doomed = true;
+		while (s->delivering)
+			pthread_cond_wait(&s->changed, &s->lock);
+		pthread_mutex_unlock(&s->lock);
+	}
+	acc_task_stop(&s->task, inherited);
+	if (s->owns_fd && inherited)
+		close(pub->fd);
+	else if (s->owns_fd)
+		reset_stream(pub->fd);
+	sock_release(s);
+	sock_stags_fini(s);
+	sock_drop_pd(s);
+	sock_events_fini(s);
+	free(s->sw.early);
+	atomic_fetch_sub(&s->a->children, 1);
+	free(s);
+	return true;
+}
+
+static const struct flue_socket_ops socket_ops = {
+	.size = sizeof(socket_ops),
+	.destroy = sock_destroy,
+	.send = sock_send,
+	.recv = sock_recv,
+	.reserve = sock_reserve,
+	.read_resources = sock_read_resources,
+	.switch_mode = sock_switch_mode,
+	.rdma_recv = sock_rdma_recv,
+	.rdma_send = sock_rdma_send,
+	.put = sock_put,
+	.get = sock_get,
+	.alloc_stag = sock_alloc_stag,
+	.map = sock_map,
+	.free_stag = sock_free_stag,
+	.disconnect = sock_disconnect,
+	.get_event = sock_get_event,
+	.event_fd = sock_event_fd,
+};
+
+static void init(struct acc_socket *s, struct acc_adapter *a, int fd,
+		 const struct flue_socket_attr *attr)
+{
+	s->pub.ops = &socket_ops;
+	s->pub.adapter = &a->pub;
+	s->pub.fd = fd;
+	s->a = a;
+	s->fn = attr->on_event;
+	s->arg = attr->event_arg;
+	s->event_fd = -1;
+	s->lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	s->changed = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+	TAILQ_INIT(&s->sends);
+	TAILQ_INIT(&s->recvs);
+	TAILQ_INIT(&s->posted);
+	TAILQ_INIT(&s->free_sends);
+	TAILQ_INIT(&s->free_recvs);
+	TAILQ_INIT(&s->stags);
+	TAILQ_INIT(&s->events);
+	TAILQ_INIT(&s->held);
+}
+
+struct flue_socket *flue_socket_open(struct flue_adapter *adapter, int fd,
+				     const struct flue_socket_attr *from)
+{
+	struct acc_adapter *a = to_adapter(adapter);
+	struct flue_socket_attr attr = { .size = sizeof(attr) };
+	struct acc_socket *s;
+	int rc = acc_usable(a);
+
+	if (!rc && from)
+		rc = acc_attr_copy(&attr, sizeof(attr), from,
+				   ACC_ATTR_SIZE(struct flue_socket_attr, event_arg));
+	if (!rc && !(a->caps.features & FLUE_FEATURE_ADOPT_STREAM))
+		rc = -EOPNOTSUPP;
+	if (!rc)
+		rc = acc_stream_check(fd);
+	if (rc)
+		return acc_null(rc);
+	s = calloc(1, sizeof(*s));
+	if (!s)
+		return acc_null(-ENOMEM);
+	init(s, a, fd, &attr);
+	rc = acc_task_start(&s->task, &a->tasks, sock_progress);
+	if (rc) {
+		free(s);
+		return acc_null(rc);
+	}
+	atomic_fetch_add(&a->children, 1);
+	return &s->pub;
+}

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Events of an RDMA socket. Every request carries its own event, so telling never needs memory. The
+ * order is that in which things happened, with two rules: nothing of RDMA mode comes before
+ * SWITCHED, and ENDED is the last.
+ */
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "access/socket_priv.h"
+
+static void show_fd(struct acc_socket *s, bool readable)
+{
+	uint64_t count = 1;
+
+	/* The counter only ever goes from 0 to 1 and back, so neither call can block or fail. */
+	if (s->event_fd < 0)
+		return;
+	if (readable ? write(s->event_fd, &count, sizeof(count)) < 0
+		     : read(s->event_fd, &count, sizeof(count)) < 0)
+		return;
+}
+
+static void queue(struct acc_socket *s, struct sock_req *r)
+{
+	if (TAILQ_EMPTY(&s->events))
+		show_fd(s, true);
+	r->ev.socket = &s->pub;
+	TAILQ_INSERT_TAIL(&s->events, r, link);
+	pthread_cond_broadcast(&s->changed);
+}
+
+void sock_answer(struct acc_socket *s, struct sock_req *r)
+{
+	bool rdma = !r->streaming;
+
+	/* RDMA data can be faster than the word that the switch is done. */
+	if (rdma && s->pub.offload_state == FLUE_OFFLOAD_IN_PROGRESS && !s->over)
+		TAILQ_INSERT_TAIL(&s->held, r, link);
+	else
+		queue(s, r);
+}
+
+void sock_answer_switch(struct acc_socket *s, int error)
+{
+	struct sock_req *r;
+
+	s->switched.ev.type = FLUE_SOCKET_SWITCHED;
+	s->switched.ev.error = error;
+	queue(s, &s->switched);
+	while ((r = TAILQ_FIRST(&s->held))) {
+		TAILQ_REMOVE(&s->held, r, link);
+		queue(s, r);
+	}
+}
+
+void sock_tell_end(struct acc_socket *s)
+{
+	if (!s->over || s->ended || !TAILQ_EMPTY(&s->posted) || !TAILQ_EMPTY(&s->sends))
+		return;
+	s->ended = true;
+	s->end.ev.type = FLUE_SOCKET_ENDED;
+	queue(s, &s->end);
+}
+
+/* Lock held: takes the first event and gives its request back. */
+static bool take(struct acc_socket *s, struct flue_socket_event *ev)
+{
+	struct sock_req *r = TAILQ_FIRST(&s->events);
+
+	if (!r)
+		return false;
+	*ev = r->ev;
+	TAILQ_REMOVE(&s->events, r, link);
+	if (TAILQ_EMPTY(&s->events))
+		show_fd(s, false);
+	if (r == &s->switched || r == &s->end)
+		return true;
+	if (r->streaming) {
+		s->n_streaming--;
+		free(r);
+	} else {
+		TAILQ_INSERT_TAIL(r->receive ? &s->free_recvs : &s->free_sends, r, link);
+	}
+	return true;
+}
+
+static void run_callbacks(struct acc_socket *s)
+{
+	struct flue_socket_event ev;
+	struct acc_frame frame;
+
+	pthread_mutex_lock(&s->lock);
+	if (s->delivering) { /* whoever is at it sees the new ones, too */
+		pthread_mutex_unlock(&s->lock);
+		return;
+	}
+	s->delivering = true;
+	while (!s->doomed && take(s, &ev)) {
+		pthread_mutex_unlock(&s->lock);
+		acc_frame_enter(&frame, s, NULL);
+		s->fn(&ev, s->arg);
+		acc_frame_leave(&frame);
+		pthread_mutex_lock(&s->lock);
+	}
+	s->delivering = false;
+	pthread_cond_broadcast(&s->changed);
+	pthread_mutex_unlock(&s->lock);
+}
+
+void sock_deliver(struct acc_socket *s, bool here)
+{
+	if (!s->fn)
+		return;
+	/* Never inside a call of the program, which may hold locks of its own. */
+	if (here)
+		run_callbacks(s);
+	else
+		acc_task_soon(&s->task);
+}
+
+bool sock_get_event(struct flue_socket *pub, struct flue_socket_event *ev, int timeout_ms)
+{
+	struct acc_socket *s = to_socket(pub);
+	struct timespec store;
+	const struct timespec *at = acc_deadline(&store, timeout_ms);
+	int rc = acc_usable(s->a);
+
+	if (!rc && (s->fn || !ev))
+		rc = -EINVAL;
+	if (rc)
+		return acc_ok(rc);
+	pthread_mutex_lock(&s->lock);
+	while (!rc && !take(s, ev)) {
+		if (!timeout_ms)
+			rc = -EAGAIN;
+		else if (!acc_wait_until(&s->changed, &s->lock, at) && TAILQ_EMPTY(&s->events))
+			rc = -ETIMEDOUT;
+	}
+	pthread_mutex_unlock(&s->lock);
+	return acc_ok(rc);
+}
+
+int sock_event_fd(struct flue_socket *pub)
+{
+	struct acc_socket *s = to_socket(pub);
+	int rc = acc_usable(s->a);
+
+	if (!rc && s->fn)
+		rc = -EINVAL;
+	if (rc) {
+		errno = -rc;
+		return -1;
+	}
+	pthread_mutex_lock(&s->lock);
+	if (s->event_fd < 0)
+		s->event_fd = eventfd(!TAILQ_EMPTY(&s->events), EFD_CLOEXEC | EFD_NONBLOCK);
+	rc = s->event_fd;
+	pthread_mutex_unlock(&s->lock);
+	return rc;
+}
+
+static void free_streaming(struct sock_reqs *list)
+{
+	struct sock_req *r;
+
+	while ((r = TAILQ_FIRST(list))) {
+		TAILQ_REMOVE(list, r, link);
+		if (r->streaming)
+			free(r);
+	}
+}
+
+void sock_events_fini(struct acc_socket *s)
+{
+	free_streaming(&s->events);
+	free_streaming(&s->sends);
+	free_streaming(&s->recvs);
+	if (s->event_fd >= 0)
+		close(s->event_fd);
+}

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What an RDMA socket reserves (CH-7): protection domain, queue pair, keys, and a share of a
+ * completion queue. Completion queues are shared by a few sockets (CH-5): the queue pair is made
+ * first, at the wanted size, then the queue is grown for it, and only if that fails a new one is
+ * made. Growing doubles, because each resize disturbs all who use the queue.
+ */
+#include <stdlib.h>
+
+#include "access/socket_priv.h"
+#include "access/stream.h"
+#include "base/util.h"
+
+#define QPS_PER_CQ    16
+#define DEFAULT_DEPTH 16
+#define DEFAULT_READS 16
+#define MAX_INLINE    256
+/* A request of the program may need two in front of it: see socket_rdma.c. */
+#define REQUESTS_PER_SEND 3
+
+/* ---- protection domains ---- */
+
+int sock_need_pd(struct acc_socket *s, struct acc_socket *related)
+{
+	struct sock_pd *pd = related ? related->pd : NULL;
+
+	if (s->pd)
+		return related && s->pd != pd ? -EINVAL : 0;
+	if (related && !pd)
+		return -EINVAL;
+	if (!pd) {
+		pd = calloc(1, sizeof(*pd));
+		if (!pd)
+			return -ENOMEM;
+		pd->pd = s->a->pub.ops->create_pd(&s->a->pub);
+		if (!pd->pd) {
+			free(pd);
+			return -errno;
+		}
+	}
+	atomic_fetch_add(&pd->users, 1);
+	s->pd = pd;
+	s->pub.pd = pd->pd;
+	return 0;
+}
+
+void sock_drop_pd(struct acc_socket *s)
+{
+	struct sock_pd *pd = s->pd;
+
+	s->pd = NULL;
+	s->pub.pd = NULL;
+	if (!pd || atomic_fetch_sub(&pd->users, 1) != 1)
+		return;
+	pd->pd->ops->destroy(pd->pd);
+	free(pd);
+}
+
+/* ---- shared completion queues ---- */
+
+static struct sock_cq *new_cq(struct acc_adapter *a, uint32_t depth)
+{
+	struct flue_cq_attr attr = FLUE_ATTR(struct flue_cq_attr);
+	struct sock_cq *q = calloc(1, sizeof(*q));
+
+	if (!q)
+		return NULL;
+	attr.depth = depth;
+	attr.on_completion = sock_completion;
+	q->cq = a->pub.ops->create_cq(&a->pub, &attr);
+	if (!q->cq) {
+		free(q);
+		return NULL;
+	}
+	TAILQ_INSERT_TAIL(&a->shared_cqs, q, link);
+	return q;
+}
+
+/* share_lock held. */
+static void drop_if_unused(struct acc_adapter *a, struct sock_cq *q)
+{
+	if (q->users)
+		return;
+	TAILQ_REMOVE(&a->shared_cqs, q, link);
+	q->cq->ops->destroy(q->cq);
+	free(q);
+}
+
+static struct sock_cq *find_cq(struct acc_adapter *a)
+{
+	struct sock_cq *q;
+
+	TAILQ_FOREACH(q, &a->shared_cqs, link)
+		if (q->users < QPS_PER_CQ)
+			return q;
+	return NULL;
+}
+
+static bool grow(struct acc_adapter *a, struct sock_cq *q, uint32_t need)
+{
+	uint32_t depth = q->cq->depth;
+
+	while (depth < q->promised + need && depth <= a->caps.max_cq_depth / 2)
+		depth *= 2;
+	if (depth < q->promised + need)
+		depth = a->caps.max_cq_depth;
+	if (depth < q->promised + need)
+		return false;
+	return depth == q->cq->depth || q->cq->ops->resize(q->cq, depth);
+}
+
+static struct flue_qp *make_qp(struct acc_socket *s, struct flue_cq *cq,
+			       const struct flue_reserve_attr *r)
+{
+	struct flue_qp_attr attr = FLUE_ATTR(struct flue_qp_attr);
+	uint32_t most = s->a->caps.max_inline;
+
+	attr.send_cq = attr.recv_cq = cq;
+	attr.sq_depth = r->sq_depth * REQUESTS_PER_SEND;
+	attr.rq_depth = r->rq_depth;
+	attr.sq_sge = attr.rq_sge = 1;
+	attr.max_inline = most < MAX_INLINE ? most : MAX_INLINE;
+	attr.on_event = sock_heard;
+	attr.event_arg = s;
+	return s->pub.pd->ops->create_qp(s->pub.pd, &attr);
+}
+
+/* share_lock held. Sets s->cq and s->pub.qp. */
+static uint32_t join_cq(struct acc_socket *s, const struct flue_reserve_attr *r)
+{
+	struct acc_adapter *a = s->a;
+	uint32_t need = r->sq_depth * REQUESTS_PER_SEND + r->rq_depth;
+	struct sock_cq *q = find_cq(a);
+	struct flue_qp *qp = NULL;
+
+	if (q) {
+		qp = make_qp(s, q->cq, r);
+		if (!qp)
+			return FLUE_RESERVE_NO_QP;
+		if (!grow(a, q, need)) {
+			qp->ops->destroy(qp);
+			q = NULL;
+		}
+	}
+	if (!q) {
+		q = new_cq(a, need);
+		if (!q)
+			return FLUE_RESERVE_CQ_FULL;
+		qp = make_qp(s, q->cq, r);
+		if (!qp) {
+			drop_if_unused(a, q);
+			return FLUE_RESERVE_NO_QP;
+		}
+	}
+	q->users++;
+	q->promised += need;
+	s->cq = q;
+	qp->user = s;
+	s->pub.qp = qp;
+	return FLUE_RESERVE_OK;
+}
+
+static void leave_cq(struct acc_socket *s)
+{
+	struct acc_adapter *a = s->a;
+
+	if (!s->cq)
+		return;
+	pthread_mutex_lock(&a->share_lock);
+	s->cq->users--;
+	s->cq->promised -= s->pub.sq_depth * REQUESTS_PER_SEND + s->pub.rq_depth;
+	drop_if_unused(a, s->cq);
+	pthread_mutex_unlock(&a->share_lock);
+	s->cq = NULL;
+}
+
+/* ---- requests and keys ---- */
+
+static bool make_keys(struct acc_socket *s, struct sock_keys *list, uint32_t from, uint32_t n,
+		      bool revoked)
+{
+	struct flue_mr_attr attr = FLUE_ATTR(struct flue_mr_attr);
+
+	/* Each use names its own memory. A region made valid by requests cannot become longer than
+	 * it was made, so it is made for the longest message. */
+	attr.addr = revoked ? NULL : s;
+	attr.length = revoked ? min_u64(UINT32_MAX, s->a->caps.max_mr_length) : 1;
+	attr.access = FLUE_LOCAL_WRITE;
+	attr.revoked = revoked;
+	for (uint32_t i = from; i < from + n; i++) {
+		struct sock_key *k = &s->key_store[i];
+
+		k->mr = s->pub.pd->ops->register_mr(s->pub.pd, &attr);
+		if (!k->mr)
+			return false;
+		k->key = k->mr->lkey;
+		s->n_keys++;
+		SLIST_INSERT_HEAD(list, k, link);
+	}
+	return true;
+}
+
+static bool make_requests(struct acc_socket *s, uint32_t sends, uint32_t recvs)
+{
+	s->reqs = calloc(sends + recvs, sizeof(*s->reqs));
+	s->key_store = calloc(sends + recvs, sizeof(*s->key_store));
+	if (!s->reqs || !s->key_store)
+		return false;
+	SLIST_INIT(&s->send_keys);
+	SLIST_INIT(&s->recv_keys);
+	for (uint32_t i = 0; i < sends + recvs; i++)
+		TAILQ_INSERT_TAIL(i < sends ? &s->free_sends : &s->free_recvs, &s->reqs[i], link);
+	return make_keys(s, &s->send_keys, 0, sends, true) &&
+	       make_keys(s, &s->recv_keys, sends, recvs, false);
+}
+
+void sock_release(struct acc_socket *s)
+{
+	struct flue_qp *qp = s->pub.qp;
+
+	if (qp && s->own_qp) {
+		qp->ops->destroy(qp);
+	} else if (qp) {
+		pthread_mutex_lock(&to_qp(qp)->lock);
+		to_qp(qp)->hear = NULL;
+		pthread_mutex_unlock(&to_qp(qp)->lock);
+		/* The end of the socket is the end of its connection. */
+		if (s->pub.state != FLUE_SOCKET_STREAMING)
+			qp->ops->abort(qp);
+	}
+	s->pub.qp = NULL;
+	leave_cq(s);
+	for (uint32_t i = 0; i < s->n_keys; i++)
+		s->key_store[i].mr->ops->deregister(s->key_store[i].mr);
+	s->n_keys = 0;
+	free(s->key_store);
+	free(s->reqs);
+	s->key_store = NULL;
+	s->reqs = NULL;
+	TAILQ_INIT(&s->free_sends);
+	TAILQ_INIT(&s->free_recvs);
+}
+
+/* ---- reserving ---- */
+
+static uint32_t defaulted(uint32_t want, uint32_t usual, uint32_t most)
+{
+	return want ? want : usual < most ? usual : most;
+}
+
+/* Fills in defaults; a reason when it is more than the adapter has. */
+static uint32_t check_wishes(const struct acc_socket *s, struct flue_reserve_attr *r)
+{
+	const struct flue_caps *caps = &s->a->caps;
+
+	r->ird = defaulted(r->ird, s->want_ird ? s->want_ird : DEFAULT_READS, caps->max_ird);
+	r->ord = defaulted(r->ord, s->want_ord ? s->want_ord : DEFAULT_READS, caps->max_ord);
+	r->sq_depth = defaulted(r->sq_depth, DEFAULT_DEPTH, caps->max_sq_depth / REQUESTS_PER_SEND);
+	r->rq_depth = defaulted(r->rq_depth, DEFAULT_DEPTH, caps->max_rq_depth);
+	if (r->ird > caps->max_ird || r->ord > caps->max_ord)
+		return FLUE_RESERVE_READS_TOO_MANY;
+	if (r->sq_depth > caps->max_sq_depth / REQUESTS_PER_SEND ||
+	    r->rq_depth > caps->max_rq_depth)
+		return FLUE_RESERVE_QUEUE_TOO_LONG;
+	return FLUE_RESERVE_OK;
+}
+
+static uint32_t take_control_qp(struct acc_socket *s, struct flue_qp *qp)
+{
+	struct acc_qp *q = to_qp(qp);
+
+	pthread_mutex_lock(&q->lock);
+	q->hear = sock_heard;
+	q->hear_arg = s;
+	pthread_mutex_unlock(&q->lock);
+	s->own_qp = false;
+	s->pub.qp = qp;
+	return FLUE_RESERVE_OK;
+}
+
+static uint32_t build(struct acc_socket *s, const struct flue_reserve_attr *r)
+{
+	uint32_t reason;
+
+	if (r->qp)
+		return take_control_qp(s, r->qp);
+	if (sock_need_pd(s, r->related ? to_socket(r->related) : NULL))
+		return FLUE_RESERVE_NO_PD;
+	s->own_qp = true;
+	pthread_mutex_lock(&s->a->share_lock);
+	reason = join_cq(s, r);
+	pthread_mutex_unlock(&s->a->share_lock);
+	if (reason)
+		return reason;
+	s->pub.sq_depth = r->sq_depth;
+	s->pub.rq_depth = r->rq_depth;
+	return make_requests(s, r->sq_depth, r->rq_depth) ? FLUE_RESERVE_OK : FLUE_RESERVE_NO_QP;
+}
+
+static uint32_t reserve(struct acc_socket *s, struct flue_reserve_attr *r)
+{
+	uint32_t reason = check_wishes(s, r);
+
+	if (reason)
+		return reason;
+	if (acc_stream_check(s->pub.fd))
+		return FLUE_RESERVE_LOST;
+	sock_release(s);
+	reason = build(s, r);
+	if (reason) {
+		sock_release(s);
+		return reason;
+	}
+	s->no_read = r->no_read;
+	s->no_write = r->no_write;
+	s->pub.ird = s->want_ird = r->ird;
+	s->pub.ord = s->want_ord = r->ord;
+	return FLUE_RESERVE_OK;
+}
+
+static int check_attr(const struct acc_socket *s, const struct flue_reserve_attr *r)
+{
+	if (r->qp && (r->related || r->qp->pd->adapter != s->pub.adapter ||
+		      flue_qp_state(r->qp) != FLUE_QP_IDLE))
+		return -EINVAL;
+	if (r->related && r->related->adapter != s->pub.adapter)
+		return -EINVAL;
+	return 0;
+}
+
+bool sock_reserve(struct flue_socket *pub, struct flue_reserve_attr *attr)
+{
+	struct acc_socket *s = to_socket(pub);
+	int rc = acc_usable(s->a);
+
+	if (!rc && (!attr || attr->size != sizeof(*attr)))
+		rc = -EINVAL;
+	if (!rc)
+		rc = check_attr(s, attr);
+	if (rc)
+		return acc_ok(rc);
+	pthread_mutex_lock(&s->lock);
+	rc = sock_check(s, SOCKET_CALL_RESERVE);
+	if (!rc)
+		sock_step(s, OFFLOAD_EV_RESERVE);
+	pthread_mutex_unlock(&s->lock);
+	if (rc)
+		return acc_ok(rc);
+	attr->reason = reserve(s, attr);
+	attr->recoverable = attr->reason >= FLUE_RESERVE_QUEUE_TOO_LONG &&
+			    attr->reason <= FLUE_RESERVE_CQ_FULL;
+	pthread_mutex_lock(&s->lock);
+	sock_step(s, attr->reason ? OFFLOAD_EV_RESERVE_FAILED : OFFLOAD_EV_RESERVED);
+	pthread_mutex_unlock(&s->lock);
+	return attr->reason ? acc_ok(attr->recoverable ? -ENOBUFS : -EIO) : true;
+}
