@@ -54,9 +54,9 @@ struct flue_cq_ops {
 	bool (*notify)(struct flue_cq *cq, uint32_t kind, flue_notify_fn fn, void *arg);
 	/*
 	 * Wait until a completion is there, without consuming it. Needs no notify(). timeout_ms < 0:
-	 * for ever. ETIMEDOUT, EOVERFLOW, EBUSY, EINTR (a signal handler ran; not promised while
-	 * another thread does the driving). The thread drives the processor's connections while
-	 * it sleeps.
+	 * for ever. ETIMEDOUT, EOVERFLOW, EBUSY, EINTR (a signal handler ran while it slept;
+	 * not promised while another thread does the driving). The thread drives the processor's
+	 * connections while it waits: it polls for up to 50 us if that paid of late, then sleeps.
 	 */
 	bool (*wait)(struct flue_cq *cq, int timeout_ms);
 	/*

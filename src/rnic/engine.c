@@ -278,11 +278,18 @@ struct engine_io *engine_io_of(struct engine *e, uint64_t name)
 	return e->ios[slot].io;
 }
 
-int engine_watch(struct engine *e, struct engine_io *io, uint32_t events)
+static int tell_epoll(struct engine *e, const struct engine_io *io, int op, uint32_t events)
 {
 	struct epoll_event ev = { .events = events };
+
+	ev.data.u64 = (io->slot - 1) | (uint64_t)e->ios[io->slot - 1].generation << 32;
+	return epoll_ctl(e->epfd, op, io->fd, &ev) < 0 ? -errno : 0;
+}
+
+int engine_watch(struct engine *e, struct engine_io *io, uint32_t events)
+{
+	int op = io->events ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
 	bool parked = atomic_load(&e->parked) == io;
-	int op = io->events && !parked ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
 	bool fresh = !io->slot;
 	int rc;
 
@@ -292,22 +299,23 @@ int engine_watch(struct engine *e, struct engine_io *io, uint32_t events)
 		engine_forget(e, io);
 		return 0;
 	}
+	if (parked) {
+		/* In the set this could not fail. Whoever drives tries again, and asks it by hand. */
+		io->events = events;
+		engine_unpark(e);
+		return 0;
+	}
 	rc = engine_start(e);
 	if (rc == 0 && fresh)
 		rc = take_slot(e, io);
 	if (rc)
 		return rc;
-	ev.data.u64 = (io->slot - 1) | (uint64_t)e->ios[io->slot - 1].generation << 32;
-	if (epoll_ctl(e->epfd, op, io->fd, &ev) < 0) {
-		rc = -errno;
-		if (fresh)
-			drop_slot(e, io);
-		return rc;
-	}
-	io->events = events;
-	if (parked)
-		atomic_store(&e->parked, NULL);
-	return 0;
+	rc = tell_epoll(e, io, op, events);
+	if (rc == 0)
+		io->events = events;
+	else if (fresh)
+		drop_slot(e, io);
+	return rc;
 }
 
 void engine_park(struct engine *e, struct engine_io *io)
@@ -319,9 +327,12 @@ void engine_park(struct engine *e, struct engine_io *io)
 int engine_unpark(struct engine *e)
 {
 	struct engine_io *io = atomic_load(&e->parked);
+	int rc = io ? tell_epoll(e, io, EPOLL_CTL_ADD, io->events) : 0;
 
 	e->hot_hits = 0;
-	return io ? engine_watch(e, io, io->events) : 0;
+	if (rc == 0)
+		atomic_store(&e->parked, NULL);
+	return rc;
 }
 
 void engine_forget(struct engine *e, struct engine_io *io)
@@ -354,7 +365,8 @@ void engine_timer_arm(struct engine *e, struct engine_timer *t, uint64_t delay_m
 		TAILQ_INSERT_AFTER(&e->timers, p, t, order);
 	else
 		TAILQ_INSERT_HEAD(&e->timers, t, order);
-	if (TAILQ_FIRST(&e->timers) == t && !engine_is_self(e))
+	/* Also on the engine's own thread: a note or a kick may arm it after the thread looked. */
+	if (TAILQ_FIRST(&e->timers) == t)
 		engine_wake(e);
 }
 
@@ -390,7 +402,8 @@ void engine_tell(struct engine *e, struct engine_note *n)
 		TAILQ_INSERT_TAIL(&e->notes, n, order);
 	n->queued = true;
 	pthread_mutex_unlock(&e->work_lock);
-	if (fresh && !engine_is_self(e))
+	/* Also on the engine's own thread: it may be about to sleep, and run a kick before. */
+	if (fresh)
 		engine_wake(e);
 }
 

@@ -96,13 +96,14 @@ struct engine {
 	struct engine_slot *ios; /* by slot: epoll names slots, so a stale event hits nobody */
 	uint32_t n_slots, n_ios, slot_hint;
 	struct engine_io *hot; /* last link that had data: polled without asking epoll */
-	uint32_t idle_polls;
+	uint32_t idle_polls;   /* polls since a link had data */
+	uint32_t polls;        /* all polls while there are several links */
 	/*
 	 * A link that is polled again and again leaves the epoll set: the kernel then tells nobody
 	 * about its data, which makes the peer's send cheaper. It returns before anybody sleeps.
 	 */
 	_Atomic(struct engine_io *) parked;
-	uint32_t hot_hits; /* polls in a row that found data in the hot link */
+	uint32_t hot_hits; /* polls that found data in the hot link, since a link returned */
 	/* A wait that is likely to be short spins first. Written by who holds the token. */
 	uint32_t spin_skip; /* waits left that do not */
 	uint32_t spin_miss; /* spins in a row that were in vain */

@@ -34,8 +34,9 @@
 #define HOT_TRIES         4
 #define SWEEP_EVERY_ALONE 64
 #define SWEEP_EVERY       2
+#define SWEEP_ANYWAY      64 /* polls, empty or not: one link may always have data */
 #define BATCH             64
-/* So many polls in a row must find data in the same link before it leaves the epoll set. */
+/* So many polls must find data in the hot link before it leaves the epoll set. */
 #define PARK_AFTER 32
 #define PARKED_MS  1 /* ... and is looked at so often if it cannot return */
 /*
@@ -154,21 +155,31 @@ static void thread_sleep(struct engine *e, int mode, int timeout_ms)
 }
 
 /*
- * Holds the token and is about to sleep: every link must be in the epoll set. Returns how long to
- * sleep: where the kernel has no memory for that, the link is looked at now and then.
+ * Under lock, holding the token: the parked link returns to the epoll set. Where the kernel has no
+ * memory for that, it is asked by hand. false: it could not return, and must be asked again soon.
  */
-static int leave_none_parked(struct engine *e, int timeout_ms)
+static bool return_parked(struct engine *e)
 {
 	struct engine_io *io;
 
+	if (engine_unpark(e) == 0)
+		return true;
+	io = atomic_load(&e->parked);
+	io->ready(io, io->events & (EPOLLIN | EPOLLOUT));
+	return !atomic_load(&e->parked);
+}
+
+/*
+ * Holds the token and is about to sleep: every link must be in the epoll set. Returns how long to
+ * sleep.
+ */
+static int leave_none_parked(struct engine *e, int timeout_ms)
+{
 	if (!atomic_load(&e->parked))
 		return timeout_ms;
 	engine_lock(e);
-	if (engine_unpark(e)) {
-		io = atomic_load(&e->parked);
+	if (!return_parked(e))
 		timeout_ms = sooner(timeout_ms, PARKED_MS);
-		io->ready(io, EPOLLIN);
-	}
 	engine_unlock(e);
 	return timeout_ms;
 }
@@ -286,13 +297,18 @@ void engine_end_lease(struct engine *e)
 static void poll_links(struct engine *e)
 {
 	struct epoll_event evs[BATCH];
-	struct engine_io *hot = e->hot;
 	uint32_t every = e->n_ios > 1 ? SWEEP_EVERY : SWEEP_EVERY_ALONE;
 	struct engine_io *parked = atomic_load_explicit(&e->parked, memory_order_relaxed);
+	struct engine_io *hot;
+	bool sweep;
 
-	if (parked && parked != hot)
-		engine_unpark(e);
-	if (!hot || ++e->idle_polls % every == 0) {
+	if (parked && (parked != e->hot || parked->events != EPOLLIN))
+		return_parked(e);
+	hot = e->hot;
+	sweep = ++e->idle_polls % every == 0;
+	if (e->n_ios > 1 && ++e->polls % SWEEP_ANYWAY == 0)
+		sweep = true;
+	if (!hot || sweep) {
 		if (e->epfd >= 0)
 			dispatch(e, evs, epoll_wait(e->epfd, evs, BATCH, 0));
 		return;
@@ -328,10 +344,12 @@ static int ms_until(uint64_t deadline, uint64_t now)
 }
 
 /* Holds the token: poll for a moment, if that helped of late. true: the CQ has news. */
-static bool spin(struct engine *e, struct cq *cq)
+static bool spin(struct engine *e, struct cq *cq, int timeout_ms)
 {
 	uint64_t until;
 
+	if (timeout_ms == 0)
+		return false;
 	if (e->spin_skip) {
 		e->spin_skip--;
 		return false;
@@ -361,7 +379,7 @@ static int caller_drive(struct engine *e, struct cq *cq, int timeout_ms)
 	struct epoll_event evs[BATCH];
 	int n = 0, err = 0;
 
-	if (spin(e, cq))
+	if (spin(e, cq, timeout_ms))
 		return 0;
 	timeout_ms = leave_none_parked(e, timeout_ms);
 	atomic_store(&e->sleeping, 1);

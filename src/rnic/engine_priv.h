@@ -27,8 +27,9 @@ int engine_run_timers(struct engine *e);
 /* Under lock: the descriptor that an epoll event names, or NULL when it is gone. */
 struct engine_io *engine_io_of(struct engine *e, uint64_t name);
 
-/* Under lock, by who holds the token: io leaves the epoll set, and returns to it. -errno. */
+/* Under lock, by who holds the token: io leaves the epoll set. */
 void engine_park(struct engine *e, struct engine_io *io);
+/* Under lock: it returns. -errno: it could not, and stays parked. */
 int engine_unpark(struct engine *e);
 
 #endif

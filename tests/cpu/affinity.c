@@ -2,7 +2,8 @@
 /*
  * Completions and processors (CH-1 to CH-4): a CQ's completions are handled on its processor, those
  * of different processors at the same time, those of one CQ one after the other; only
- * participating processors get a thread; a new CQ is placed by the balancing policy.
+ * participating processors get a thread, which keeps to its own once a handler runs there; a new
+ * CQ is placed by the balancing policy.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -247,51 +248,48 @@ static void order_within_a_cq_is_kept(void **state)
 
 /* ---- threads ---- */
 
-/* Reads one line of a thread's status. */
-static bool status_line(const char *tid, const char *key, char *value, size_t size)
+/* The number of a thread of the library, by its name "flue-<processor>"; -1: another thread. */
+static int library_thread(const char *tid)
 {
-	char path[300], line[200];
-	size_t n = strlen(key);
-	bool found = false;
+	char path[300], name[32] = "";
+	int cpu = -1;
 	FILE *f;
 
-	snprintf(path, sizeof(path), "/proc/self/task/%s/status", tid);
+	snprintf(path, sizeof(path), "/proc/self/task/%s/comm", tid);
 	f = fopen(path, "r");
-	while (f && !found && fgets(line, sizeof(line), f)) {
-		found = !strncmp(line, key, n);
-		if (found)
-			snprintf(value, size, "%.*s", (int)strcspn(line + n, "\n"), line + n);
-	}
+	if (f && fgets(name, sizeof(name), f) && sscanf(name, "flue-%d", &cpu) != 1)
+		cpu = -1;
 	if (f)
 		fclose(f);
-	return found;
+	return cpu;
 }
 
-/* The library's threads are bound to the processor they are named after. */
-static unsigned check_threads(int only)
+/* Counts the library's threads of a processor (< 0: of any); all of them may run exactly there. */
+static unsigned check_threads(int cpu, const int *where, uint32_t n)
 {
 	DIR *d = opendir("/proc/self/task");
+	unsigned found = 0;
 	struct dirent *e;
-	unsigned n = 0;
+	cpu_set_t want;
 
+	CPU_ZERO(&want);
+	for (uint32_t i = 0; i < n; i++)
+		CPU_SET((unsigned)where[i], &want);
 	assert_non_null(d);
 	while ((e = readdir(d))) {
-		char name[100], allowed[100];
-		int cpu;
+		int of = library_thread(e->d_name);
+		cpu_set_t set;
 
-		if (e->d_name[0] == '.' || !status_line(e->d_name, "Name:\t", name, sizeof(name)) ||
-		    sscanf(name, "flue-%d", &cpu) != 1)
+		if (of < 0 || (cpu >= 0 && of != cpu))
 			continue;
-		n++;
-		assert_true(
-			status_line(e->d_name, "Cpus_allowed_list:\t", allowed, sizeof(allowed)));
-		assert_int_equal(atoi(allowed), cpu);
-		assert_null(strpbrk(allowed, ",-"));
-		if (only >= 0)
-			assert_int_equal(cpu, only);
+		CPU_ZERO(&set);
+		assert_int_equal(sched_getaffinity(atoi(e->d_name), sizeof(set), &set), 0);
+		assert_true(CPU_EQUAL(&set, &want));
+		assert_true(CPU_ISSET((unsigned)of, &want));
+		found++;
 	}
 	closedir(d);
-	return n;
+	return found;
 }
 
 static void only_participating_processors_get_a_thread(void **state)
@@ -305,7 +303,7 @@ static void only_participating_processors_get_a_thread(void **state)
 		assert_true(pair_open(&p, &o));
 		assert_int_equal(p.a.recv_cq->cpu, cpus[c]);
 		assert_int_equal(p.a.send_cq->cpu, cpus[c]);
-		assert_int_equal(check_threads(cpus[c]), 2); /* one for each adapter */
+		assert_int_equal(check_threads(-1, &cpus[c], 1), 2); /* one for each adapter */
 		o.cpu_plus_1[0] = cpus[(c + 1) % n_cpus] + 1;
 		assert_true(pair_close(&p));
 		if (n_cpus > 1) {
@@ -313,6 +311,45 @@ static void only_participating_processors_get_a_thread(void **state)
 			assert_int_equal(errno, EINVAL);
 		}
 	}
+}
+
+/* Nothing depends on where a thread runs until a handler does: each is bound by its first notice. */
+static void threads_keep_to_their_processor_from_the_first_notice_on(void **state)
+{
+	struct pair_options o = PAIR_DEFAULTS;
+	struct record r = { .first = NULL };
+	struct flue_wc wc;
+	struct pair p;
+
+	need_two_processors();
+	o.cpus = cpus;
+	o.n_cpus = 2;
+	o.one_adapter = true;
+	o.cpu_plus_1[0] = cpus[0] + 1;
+	o.cpu_plus_1[1] = cpus[1] + 1;
+	assert_true(pair_open(&p, &o));
+	/* Traffic alone changes nothing. */
+	assert_true(pair_recv(&p.b, 0, 16, 1));
+	assert_true(pair_send(&p.a, 0, 16, 1, FLUE_SIGNALED));
+	assert_int_equal(pair_take(p.a.send_cq, &wc, 1, 20000), 1);
+	assert_int_equal(pair_take(p.b.recv_cq, &wc, 1, 20000), 1);
+	assert_int_equal(check_threads(-1, cpus, 2), 2);
+	for (uint32_t i = 2; i-- > 0;) {
+		struct flue_cq *cq = i ? p.b.recv_cq : p.a.recv_cq;
+
+		assert_int_equal(check_threads(cpus[i], cpus, 2), 1);
+		assert_true(cq->ops->notify(cq, FLUE_NOTIFY_NEXT, on_notice, &r));
+		assert_int_equal(check_threads(cpus[i], &cpus[i], 1), 1);
+	}
+	/* Once and for all: the notice may be over. */
+	assert_true(pair_recv(&p.b, 0, 16, 2));
+	assert_true(pair_send(&p.a, 0, 16, 2, 0));
+	await(&r.handled, 1);
+	assert_int_equal(atomic_load(&r.strange), 0);
+	assert_true(pair_expect(p.b.recv_cq, 2, FLUE_WC_SUCCESS));
+	assert_int_equal(check_threads(cpus[0], &cpus[0], 1), 1);
+	assert_int_equal(check_threads(cpus[1], &cpus[1], 1), 1);
+	assert_true(pair_close(&p));
 }
 
 /* ---- balancing ---- */
@@ -488,7 +525,8 @@ int main(void)
 		cmocka_unit_test(cqs_of_different_processors_are_handled_at_the_same_time),
 		cmocka_unit_test(order_within_a_cq_is_kept),
 		cmocka_unit_test(only_participating_processors_get_a_thread), /* CH-1, CH-2 */
-		cmocka_unit_test(round_robin_goes_round),                     /* CH-3 */
+		cmocka_unit_test(threads_keep_to_their_processor_from_the_first_notice_on),
+		cmocka_unit_test(round_robin_goes_round), /* CH-3 */
 		cmocka_unit_test(fewest_qps_are_preferred),
 		cmocka_unit_test(least_events_are_preferred),
 		cmocka_unit_test(program_may_choose_the_processor),
