@@ -22,31 +22,16 @@ and what is wrong; exit 0: nothing is, and there was something to read.
 """
 import argparse
 import os
-import subprocess
 import sys
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import iwarp_stream  # noqa: E402
+import tshark  # noqa: E402
 
-# The heuristic first: many ports belong to other protocols by default. The guessers of what is
-# inside a Send would claim short ones as malformed packets of theirs.
-OPTIONS = ["-n", "-2", "-o", "tcp.try_heuristic_first:TRUE", "--disable-protocol", "rpcordma",
-           "--disable-protocol", "smb_direct"]
 FIELDS = ["ulpdulength", "tagged_flag", "last_flag", "opcode", "stag", "to", "qn", "msn", "mo"]
 TSHARK_NAMES = ["iwarp_mpa.ulpdulength", "iwarp_ddp.tagged_flag", "iwarp_ddp.last_flag",
                 "iwarp_rdma.opcode", "iwarp_ddp.stag", "iwarp_ddp.tagged_offset",
                 "iwarp_ddp.qn", "iwarp_ddp.msn", "iwarp_ddp.mo"]
-
-
-def tshark(pcap, *args):
-    # Nobody's own settings: there is no such folder.
-    environment = dict(os.environ, WIRESHARK_CONFIG_DIR=os.path.join(HERE, "no-settings"))
-    done = subprocess.run(["tshark", "-r", pcap, *OPTIONS, *args], capture_output=True,
-                          text=True, check=False, env=environment)
-    if done.returncode:
-        sys.exit("tshark: " + done.stderr)
-    return done.stdout.splitlines()
 
 
 def number(text):
@@ -59,20 +44,17 @@ class TsharkView:
     def __init__(self, pcap, ports):
         self.fpdus = {}  # (source port, target port): [tuple of FIELDS]
         self.frames = {"req": 0, "rep": 0}
-        self.malformed = self.warnings = self.good = self.bad = 0
-        self.wanted = " or ".join("tcp.port == %d" % port for port in ports) or "tcp"
-        self.read_fields(pcap)
-        self.read_text(pcap)
+        self.malformed = self.warnings = 0
+        wanted = " or ".join("tcp.port == %d" % port for port in ports) or "tcp"
+        self.read_fields(pcap, wanted)
+        text = tshark.Fpdus(pcap, wanted)
+        self.good, self.bad = text.good, text.bad
 
-    def read_fields(self, pcap):
+    def read_fields(self, pcap, wanted):
         names = ["tcp.srcport", "tcp.dstport", "iwarp_mpa.req", "iwarp_mpa.rep", "_ws.malformed",
                  "iwarp_mpa.res.not_set0", "iwarp_mpa.rev.not_set1", "iwarp_mpa.bad_length"]
-        args = ["-Y", "(iwarp_mpa or _ws.malformed) and (%s)" % self.wanted, "-T", "fields"]
-        for name in names + TSHARK_NAMES:
-            args += ["-e", name]
-        for line in tshark(pcap, *args):
-            columns = line.split("\t")
-            columns += [""] * (len(names) + len(TSHARK_NAMES) - len(columns))
+        wanted = "(iwarp_mpa or _ws.malformed) and (%s)" % wanted
+        for columns in tshark.fields(pcap, wanted, names + TSHARK_NAMES):
             self.frames["req"] += bool(columns[2])
             self.frames["rep"] += bool(columns[3])
             self.malformed += bool(columns[4]) + bool(columns[7])
@@ -92,12 +74,6 @@ class TsharkView:
             stag = [next(column, None) if flag else 0 for column in tagged]
             queue = [0 if flag else next(column, None) for column in untagged]
             yield (length, flag, last, opcode, *stag, *queue)
-
-    def read_text(self, pcap):
-        """Only the text of the tree says whether a CRC is good."""
-        for line in tshark(pcap, "-Y", "iwarp_mpa and (%s)" % self.wanted, "-O", "iwarp_mpa"):
-            self.good += "(Good CRC32)" in line
-            self.bad += "(Bad CRC32" in line
 
 
 def own_list(connection, side):
@@ -160,8 +136,8 @@ class Report:
         self.frames = sum(len(flow.marks) for c in connections for flow in c.flows)
 
     def line(self):
-        return "frames %d fpdus %d crc-good %d crc-bad %d unread %d malformed %d" % (
-            self.frames, self.fpdus, self.good, self.bad, self.unread, self.malformed)
+        return tshark.summary(self.frames, self.fpdus, self.good, self.bad, self.unread,
+                              self.malformed)
 
 
 def check_counts(connections, expected):
