@@ -274,7 +274,7 @@ static int enter_rdma(struct cep *c)
 				  .initiator = c->initiator,
 				  .lenient = c->lenient,
 				  .fpdu_max = c->fpdu_max,
-				  .early = c->early + c->early_at,
+				  .early = c->early ? c->early + c->early_at : NULL,
 				  .early_len = c->early_len - c->early_at };
 	int rc;
 

@@ -511,8 +511,9 @@ void qp_fail_request(struct qp *q, uint32_t n, uint32_t status)
 
 void qp_llp_error(struct qp *q, int err)
 {
+	/* EPIPE is how Linux words a reset that came after the peer's FIN. */
 	if (err == ECONNRESET || err == EPIPE)
-		qp_apply(q, QPE_LLP_RESET, FLUE_CLOSE_RESET, (uint32_t)err);
+		qp_apply(q, QPE_LLP_RESET, FLUE_CLOSE_RESET, ECONNRESET);
 	else
 		qp_apply(q, QPE_LLP_LOST, FLUE_CLOSE_LOST, (uint32_t)err);
 }
