@@ -39,11 +39,12 @@ int main(void)
 	struct flue_qp *server = MUST(pd->ops->create_qp(pd, &qa));
 
 	/* One thread plays both parts, so connect() must not wait for accept(). */
-	struct sockaddr_in any = { .sin_family = AF_INET }; /* port 0: the kernel picks one */
-	struct flue_listen_attr la = { sizeof(la), (void *)&any, sizeof(any), .backlog = 1 };
+	struct sockaddr_in here = { .sin_family = AF_INET }; /* port 0: the kernel picks one */
+	here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	struct flue_listen_attr la = { sizeof(la), (void *)&here, sizeof(here), .backlog = 1 };
 	struct flue_listener *door = MUST(adapter->ops->listen(adapter, &la));
 	struct flue_conn_attr ca = { sizeof(ca), .flags = FLUE_CONN_ASYNC };
-	ca.remote = (void *)&door->local, ca.remote_len = sizeof(any);
+	ca.remote = (void *)&door->local, ca.remote_len = sizeof(here);
 	MUST(client->ops->connect(client, &ca));
 	struct flue_conn_request *request = MUST(door->ops->get_request(door, 5000));
 	MUST(request->ops->accept(request, server, NULL));

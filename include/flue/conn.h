@@ -91,7 +91,8 @@ struct flue_request_ops {
 	/*
 	 * Accept with an Idle queue pair. The request is used up whether or not this succeeds.
 	 * EINVAL: private data too long or a bad attribute; EISCONN: QP not Idle; EXDEV: another
-	 * adapter's QP; ECONNRESET, ETIMEDOUT: the peer went away.
+	 * adapter's QP; ENOBUFS: the peer's ORD is more Reads than can be held here (it was
+	 * rejected); ECONNRESET, ETIMEDOUT: the peer went away.
 	 */
 	bool (*accept)(struct flue_conn_request *req, struct flue_qp *qp,
 		       const struct flue_conn_attr *attr);
@@ -114,8 +115,9 @@ struct flue_conn_request {
 
 /*
  * qp->ops->connect: EINVAL, EISCONN (not Idle), ECONNREFUSED (nobody listens, or rejected: then
- * qp->private_data is the peer's), ETIMEDOUT, ECONNRESET, EPROTO (not an MPA peer), EHOSTUNREACH
- * and the other errors of connect(2), ENOMEM, EMFILE.
+ * qp->private_data is the peer's), ETIMEDOUT, ECONNRESET, EPROTO (not an MPA peer), ENOBUFS (the
+ * ORD in its reply is more Reads than can be held here), EHOSTUNREACH and the other errors of
+ * connect(2), ENOMEM, EMFILE.
  * qp->ops->start: EINVAL when nothing is deferred.
  * qp->ops->disconnect: success means that both sides closed in order. As the verbs ask, a graceful
  * close needs an empty send queue; with requests outstanding it becomes abortive: EBUSY. Other
