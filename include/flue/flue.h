@@ -5,6 +5,7 @@
 
 #include <flue/adapter.h>
 #include <flue/conn.h>
+#include <flue/interfaces.h>
 #include <flue/queue.h>
 #include <flue/socket.h>
 #include <flue/types.h>
