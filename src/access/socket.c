@@ -8,7 +8,7 @@
 #include "base/clock.h"
 
 #define DEFAULT_DISCONNECT_MS 5000
-#define FLUSH_NS              (2 * NSEC_PER_SEC) /* for a device to answer everything */
+#define FLUSH_MS              2000 /* for a device to answer everything */
 
 /* ---- states ---- */
 
@@ -72,10 +72,8 @@ void sock_over(struct acc_socket *s, uint32_t reason, uint32_t detail)
 		s->owns_fd = false;
 	}
 	sock_flush_recvs(s, &s->sends, ECANCELED);
-	if (!TAILQ_EMPTY(&s->posted)) {
-		s->deadline = clock_now() + FLUSH_NS;
-		acc_task_at(&s->task, s->deadline);
-	}
+	if (!TAILQ_EMPTY(&s->posted))
+		sock_await(s, FLUSH_MS);
 	sock_tell_end(s);
 }
 
@@ -104,7 +102,8 @@ void sock_heard(const struct flue_event *ev, void *arg)
 	struct acc_socket *s = arg;
 
 	pthread_mutex_lock(&s->lock);
-	switch (ev->type) {
+	/* It was given up: what a late provider says changes nothing any more. */
+	switch (s->over ? FLUE_EVENT_NONE : ev->type) {
 	case FLUE_EVENT_CONNECTED:
 		s->pub.ird = s->pub.qp->ird;
 		s->pub.ord = s->pub.qp->ord;
@@ -130,7 +129,12 @@ static bool sock_disconnect(struct flue_socket *pub, int timeout_ms)
 	pthread_mutex_lock(&s->lock);
 	rc = sock_check(s, SOCKET_CALL_DISCONNECT);
 	streaming = pub->state == FLUE_SOCKET_STREAMING;
-	if (!rc && streaming) {
+	if (timeout_ms <= 0)
+		timeout_ms = DEFAULT_DISCONNECT_MS;
+	if (!rc && !streaming) {
+		s->closing = true;
+		sock_await(s, timeout_ms + ACC_MARGIN_MS);
+	} else if (!rc) {
 		if (!TAILQ_EMPTY(&s->sends))
 			rc = -EBUSY;
 		else if (shutdown(pub->fd, SHUT_WR) < 0)
@@ -139,8 +143,7 @@ static bool sock_disconnect(struct flue_socket *pub, int timeout_ms)
 	pthread_mutex_unlock(&s->lock);
 	if (rc || streaming)
 		return acc_ok(rc);
-	rc = to_qp(pub->qp)->ops->disconnect(to_qp(pub->qp)->prov,
-					     timeout_ms > 0 ? timeout_ms : DEFAULT_DISCONNECT_MS);
+	rc = to_qp(pub->qp)->ops->disconnect(to_qp(pub->qp)->prov, timeout_ms);
 	return acc_ok(rc == -ENOTCONN ? 0 : rc);
 }
 

@@ -77,6 +77,7 @@ struct acc_socket {
 	bool doomed;  /* being destroyed: nothing is told any more */
 	bool owns_fd; /* from the switch on, until the provider does */
 	bool adopted; /* the provider has the stream, or had it */
+	bool closing; /* disconnect() was called */
 	bool over;    /* the connection has ended; ENDED comes when everything is answered */
 	bool ended;   /* ENDED was queued: no call is taken any more */
 
@@ -84,7 +85,9 @@ struct acc_socket {
 	struct sock_reqs sends, recvs;
 	uint32_t n_streaming;
 	uint64_t drain_wait_ns;
-	uint64_t deadline; /* of the transfer */
+	/* When whatever is waited for is late: acknowledgements, the provider's word on the switch
+	 * or on the close, the last completions. */
+	uint64_t deadline;
 
 	/* reservation */
 	struct sock_pd *pd;
@@ -161,6 +164,8 @@ bool sock_recv(struct flue_socket *pub, void *data, size_t length, uint64_t id);
 void sock_progress(struct acc_task *t);
 /* Lock held: receives that wait are answered with 0 octets. */
 void sock_flush_recvs(struct acc_socket *s, struct sock_reqs *list, int error);
+/* Lock held: look again in so many ms, and give up if it is not over by then. */
+void sock_await(struct acc_socket *s, int ms);
 /* Lock held: ask for the next run of the task. */
 void sock_ask(struct acc_socket *s);
 

@@ -176,12 +176,32 @@ void sock_try_transfer(struct acc_socket *s)
 		pthread_mutex_lock(&s->lock);
 		if (rc == 0) {
 			s->pub.fd = -1;
+			sock_await(s, s->sw.attr.timeout_ms + ACC_MARGIN_MS);
 			return;
 		}
 		s->adopted = false;
 		s->owns_fd = true;
 	}
 	sock_transfer_failed(s, -rc);
+}
+
+void sock_await(struct acc_socket *s, int ms)
+{
+	s->deadline = clock_now() + (uint64_t)ms * NSEC_PER_MSEC;
+	acc_task_at(&s->task, s->deadline);
+}
+
+/* CH-25: the device does not answer. Lock held. */
+static void give_up_waiting(struct acc_socket *s)
+{
+	if (s->over) {
+		sock_cancel_posted(s);
+		sock_tell_end(s);
+	} else if (s->pub.offload_state == FLUE_OFFLOAD_IN_PROGRESS) {
+		sock_transfer_failed(s, ETIMEDOUT);
+	} else if (s->closing) {
+		sock_over(s, FLUE_CLOSE_LOCAL, ETIMEDOUT);
+	}
 }
 
 void sock_progress(struct acc_task *t)
@@ -196,10 +216,8 @@ void sock_progress(struct acc_task *t)
 		sock_ask(s);
 		if (s->pub.offload_state == FLUE_OFFLOAD_IN_PROGRESS)
 			sock_try_transfer(s);
-	} else if (s->over && clock_now() >= s->deadline) {
-		/* CH-25: the device did not answer everything in time; nothing more is waited for. */
-		sock_cancel_posted(s);
-		sock_tell_end(s);
+	} else if (s->deadline && clock_now() >= s->deadline) {
+		give_up_waiting(s);
 	}
 	pthread_mutex_unlock(&s->lock);
 	sock_deliver(s, true);
