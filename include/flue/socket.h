@@ -11,7 +11,9 @@
  * mode, reserves what RDMA will need, switches, and then moves data in RDMA mode; nothing blocks,
  * and every request is answered by exactly one event. A socket is in one of three states, the
  * connection below it in one of six; which call is allowed in which is a table in the manual
- * (flue_socket(3)). A call that is not allowed fails at once with EBADFD and changes nothing.
+ * (flue_socket(3)). A call that is not allowed fails at once with EBADFD and changes nothing; after the
+ * end of the connection all but destroy(), free_stag() and get_event() fail with ENOTCONN, and in a
+ * child of fork() all but destroy() with ENODEV.
  *
  *   Streaming    NotReadyToOffload, ResourceReservationInProgress, ReadyToOffload
  *   Transition   WaitForFirstRecvBuffer, OffloadInProgress
@@ -162,23 +164,27 @@ struct flue_socket_ops {
 	 */
 	bool (*destroy)(struct flue_socket *s);
 
-	/* Streaming mode. The buffer belongs to Flue until the event. EBADFD, ENOMEM: too many. */
+	/* Streaming mode. The buffer belongs to Flue until the event. EBADFD, EINVAL: empty, ENOMEM: too
+	 * many are under way. */
 	bool (*send)(struct flue_socket *s, const void *data, size_t length, uint64_t id);
 	bool (*recv)(struct flue_socket *s, void *data, size_t length, uint64_t id);
 
 	/*
-	 * Reserve what RDMA mode needs. Again to change it. EINVAL; otherwise attr->reason tells.
-	 * read_resources(): both values every time. EBUSY: one of our get() is under way (for ord);
-	 * a smaller ird in RDMA mode is the program's promise that no Read of the peer is, or EBUSY.
+	 * Reserve what RDMA mode needs. Again to change it. EINVAL; ENOBUFS (ask for less) and EIO:
+	 * attr->reason tells more.
+	 * read_resources(): both values every time. EBUSY: one of our get() is under way (for ord), or
+	 * the switch is; a smaller ird in RDMA mode is the program's promise that no Read of the peer
+	 * is under way, or EBUSY.
 	 */
 	bool (*reserve)(struct flue_socket *s, struct flue_reserve_attr *attr);
 	bool (*read_resources)(struct flue_socket *s, uint32_t ird, uint32_t ord);
 
-	/* See above. EINVAL; EBADFD; nothing has happened then. */
+	/* See above. EINVAL, EBADFD, ENOMEM: nothing has happened then. */
 	bool (*switch_mode)(struct flue_socket *s, const struct flue_switch_attr *attr,
 			    uint64_t id);
 
-	/* RDMA mode. EBADFD; ENOMEM: the queue is full; EINVAL; EOPNOTSUPP: control client. */
+	/* RDMA mode. EBADFD; ENOMEM: the queue is full; EINVAL; EOPNOTSUPP: control client (whose first
+	 * rdma_recv(), of 0 octets, only starts the transfer); ENOTCONN: it is closing. */
 	bool (*rdma_recv)(struct flue_socket *s, void *data, size_t length, uint64_t id);
 	bool (*rdma_send)(struct flue_socket *s, const void *data, size_t length, uint32_t flags,
 			  uint32_t inv_key, uint64_t id);
@@ -197,7 +203,7 @@ struct flue_socket_ops {
 	bool (*free_stag)(struct flue_socket *s, struct flue_mr *mr);
 
 	/*
-	 * Streaming: shutdown of the sending half. RDMA: graceful close (abortive, EBUSY, with work
+	 * Streaming: shutdown of the sending half (EBUSY: sends are under way). RDMA: graceful close (abortive, EBUSY, with work
 	 * outstanding); ENDED tells how it went. timeout_ms: 0: 5 s. Never blocks.
 	 */
 	bool (*disconnect)(struct flue_socket *s, int timeout_ms);
@@ -214,14 +220,14 @@ struct flue_socket {
 	struct flue_adapter *adapter;
 	struct flue_pd *pd;     /* once there is one */
 	struct flue_qp *qp;     /* from reserve() on */
-	int fd;                 /* -1 once Flue has closed it */
+	int fd;                 /* -1 once it was handed over or closed */
 	uint32_t state;         /* enum flue_socket_state; read with flue_socket_state() */
 	uint32_t offload_state; /* enum flue_offload_state */
 	uint32_t ird, ord, sq_depth, rq_depth; /* granted */
 };
 
-/* A connected TCP descriptor. ENOTSOCK, EPROTOTYPE: not TCP, ENOTCONN, ENOMEM, EOPNOTSUPP: the
- * adapter's provider cannot adopt streams. */
+/* A connected TCP descriptor. EBADF, ENOTSOCK, EPROTOTYPE: not TCP, ENOTCONN, EINVAL, ENOMEM, EMFILE,
+ * EAGAIN: no thread can be made, EOPNOTSUPP: the adapter's provider cannot adopt streams. */
 FLUE_API struct flue_socket *flue_socket_open(struct flue_adapter *adapter, int fd,
 					      const struct flue_socket_attr *attr);
 
@@ -243,8 +249,8 @@ FLUE_API size_t flue_socket_switch_gang(struct flue_gang *gang, size_t n);
 /*
  * The plain form. `qp`: Idle, of the program. Blocks until the connection is in RDMA mode, with
  * receives that were posted before. Raises no CONNECTED; DISCONNECTED comes as for any connection.
- * EINVAL, EISCONN, EBADF, ENOTSOCK, EPROTOTYPE, ENOTCONN, EOPNOTSUPP, EDEADLK: nothing happened, the
- * descriptor is the program's. Any other failure (ETIMEDOUT, ECONNRESET, EPROTO, ECONNREFUSED: the
+ * EINVAL, EISCONN, EBADF, ENOTSOCK, EPROTOTYPE, ENOTCONN, EOPNOTSUPP, EDEADLK, ENODEV: nothing happened,
+ * the descriptor is the program's. Any other failure (ETIMEDOUT, ECONNRESET, EPROTO, ECONNREFUSED: the
  * peer's reply was a reject) has ended the connection and closed the descriptor.
  */
 FLUE_API bool flue_socket_convert(struct flue_qp *qp, int fd, const struct flue_switch_attr *attr);

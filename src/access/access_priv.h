@@ -317,6 +317,7 @@ struct acc_qp {
 	/* A control client's queue pair: its RDMA socket hears the events, too. */
 	flue_event_fn hear;
 	void *hear_arg;
+	uint32_t hearing; /* calls of hear() that have not returned */
 	/* One more than a connection needs: the last one's LAST_RECEIVE may still be due. */
 	struct acc_slot slots[ACC_EVENTS_PER_CONN + 1];
 

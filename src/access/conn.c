@@ -133,24 +133,41 @@ static bool step_locked(struct acc_qp *qp, const struct flue_event *ev,
 	return tell;
 }
 
+/* The socket of a control client hears it last: the program's own function may have destroyed it.
+ * Others who do wait for us, see sock_release(). */
+static void let_hear(struct acc_qp *qp, const struct flue_event *ev)
+{
+	flue_event_fn hear;
+	void *arg;
+
+	pthread_mutex_lock(&qp->lock);
+	hear = qp->hear;
+	arg = qp->hear_arg;
+	qp->hearing += hear != NULL;
+	pthread_mutex_unlock(&qp->lock);
+	if (!hear)
+		return;
+	hear(ev, arg);
+	pthread_mutex_lock(&qp->lock);
+	qp->hearing--;
+	pthread_cond_broadcast(&qp->changed);
+	pthread_mutex_unlock(&qp->lock);
+}
+
 void acc_conn_event(void *qp_owner, const struct flue_event *ev, const struct prov_conn_info *conn)
 {
 	struct acc_qp *qp = qp_owner;
-	flue_event_fn hear;
-	void *hear_arg;
 	bool tell;
 
 	pthread_mutex_lock(&qp->lock);
 	tell = step_locked(qp, ev, conn);
 	if (tell && !qp->source.fn)
 		acc_event_raise(&qp->source, ev);
-	hear = tell ? qp->hear : NULL;
-	hear_arg = qp->hear_arg;
 	pthread_mutex_unlock(&qp->lock);
 	if (tell && qp->source.fn)
 		acc_event_raise(&qp->source, ev);
-	if (hear)
-		hear(ev, hear_arg);
+	if (tell)
+		let_hear(qp, ev);
 }
 
 /* ---- set-up ---- */
@@ -374,6 +391,8 @@ static void declare_lost(struct acc_qp *qp, uint32_t ends)
 	pthread_mutex_unlock(&qp->lock);
 	if (tell && qp->source.fn)
 		acc_event_raise(&qp->source, &ev);
+	if (tell)
+		let_hear(qp, &ev);
 }
 
 bool acc_conn_disconnect(struct flue_qp *pub, int timeout_ms)

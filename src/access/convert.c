@@ -82,8 +82,10 @@ static int convert(struct acc_qp *qp, int fd, const struct flue_switch_attr *sw,
 				      .early = sw->early,
 				      .early_len = sw->early_len };
 	uint64_t deadline = clock_now() + (uint64_t)attr->timeout_ms * NSEC_PER_MSEC, now;
-	int rc = await_drained(fd, deadline);
+	int rc;
 
+	acc_stream_ack_now(fd);
+	rc = await_drained(fd, deadline);
 	if (rc == 0) {
 		now = clock_now();
 		attr->timeout_ms = now < deadline ? (int)((deadline - now) / NSEC_PER_MSEC) + 1 : 1;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* See fake_priv.h. */
+#include <arpa/inet.h>
 #include <assert.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -74,6 +75,13 @@ static void f_query(struct flue_caps *caps)
 	caps->max_ird = caps->max_ord = 32;
 	caps->max_mr_length = UINT64_MAX / 2;
 	caps->max_private_data = 512;
+	caps->features = fake.no_adopt ? 0 : (uint32_t)FLUE_FEATURE_ADOPT_STREAM;
+}
+
+static void note(char what)
+{
+	if (fake.n_order < FAKE_LOG - 1)
+		fake.order[fake.n_order++] = what;
 }
 
 static int f_open(const int *cpus, uint32_t n, const struct prov_upcalls *up,
@@ -114,26 +122,35 @@ static int f_handler(struct prov_adapter *a, int cpu, prov_completion_fn fn, voi
 static int f_create_pd(struct prov_adapter *a, struct prov_pd **out, struct prov_op *op)
 {
 	(void)a;
+	fake.made_pds += !fake.rc.pd;
+	fake.pds += !fake.rc.pd;
 	return make(fake.rc.pd, 1, out, op);
 }
 
 static int f_destroy_pd(struct prov_pd *pd, struct prov_op *op)
 {
+	fake.pds -= !fake.rc.destroy_pd;
 	return drop(fake.rc.destroy_pd, pd, op);
 }
 
 static int f_register_mr(const struct prov_mr_attr *attr, struct prov_mr **out, uint32_t *key,
 			 struct prov_op *op)
 {
+	int rc = fake.mrs_left == 1 ? -ENOSPC : fake.rc.mr;
+
 	fake.mr = *attr;
 	*key = ++fake.key << 8;
-	return make(fake.rc.mr, sizeof(**out), out, op);
+	fake.mrs_left -= fake.mrs_left > 1;
+	fake.made_mrs += !rc;
+	fake.mrs += !rc;
+	return make(rc, sizeof(**out), out, op);
 }
 
 static int f_modify_mr(struct prov_mr *mr, const struct prov_mr_attr *attr, uint32_t *key,
 		       struct prov_op *op)
 {
 	(void)mr;
+	fake.modifies++;
 	fake.mr = *attr;
 	*key = ++fake.key << 8;
 	return answer(op, fake.rc.modify_mr);
@@ -141,6 +158,7 @@ static int f_modify_mr(struct prov_mr *mr, const struct prov_mr_attr *attr, uint
 
 static int f_deregister_mr(struct prov_mr *mr, struct prov_op *op)
 {
+	fake.mrs -= !fake.rc.deregister_mr;
 	return drop(fake.rc.deregister_mr, mr, op);
 }
 
@@ -163,7 +181,10 @@ static int f_create_cq(struct prov_adapter *a, const struct prov_cq_attr *attr,
 
 	(void)a;
 	fake.cq = *out;
+	note(*out ? 'c' : 'f');
 	if (*out) {
+		fake.made_cqs++;
+		fake.cqs++;
 		(*out)->attr = *attr;
 		(*out)->depth = attr->depth;
 	}
@@ -172,6 +193,8 @@ static int f_create_cq(struct prov_adapter *a, const struct prov_cq_attr *attr,
 
 static int f_resize_cq(struct prov_cq *cq, uint32_t depth, struct prov_op *op)
 {
+	note(fake.rc.resize_cq ? 'f' : 'r');
+	fake.resizes++;
 	if (!fake.rc.resize_cq)
 		cq->depth = depth;
 	return answer(op, fake.rc.resize_cq);
@@ -179,6 +202,7 @@ static int f_resize_cq(struct prov_cq *cq, uint32_t depth, struct prov_op *op)
 
 static int f_destroy_cq(struct prov_cq *cq, struct prov_op *op)
 {
+	fake.cqs -= !fake.rc.destroy_cq;
 	return drop(fake.rc.destroy_cq, cq, op);
 }
 
@@ -243,17 +267,27 @@ static int f_post_srq(struct prov_srq *srq, const struct flue_recv_wr *wr,
 static int f_create_qp(const struct prov_qp_attr *attr, struct prov_qp **out, uint32_t *number,
 		       struct prov_op *op)
 {
-	int rc = make(fake.rc.qp, sizeof(**out), out, op);
+	void (*hook)(void) = fake.on_new_qp;
+	bool none = fake.qp_from && fake.made_qps + 1 >= (unsigned)fake.qp_from;
+	int rc = make(none ? -ENOSPC : fake.rc.qp, sizeof(**out), out, op);
 
 	fake.qp = *out;
+	note(*out ? 'q' : 'n');
+	fake.made_qps++;
+	fake.qps += *out != NULL;
 	if (*out)
 		(*out)->attr = *attr;
+	if (hook)
+		hook();
 	*number = 7;
 	return rc;
 }
 
 static int f_destroy_qp(struct prov_qp *qp, struct prov_op *op)
 {
+	fake.qps -= !fake.rc.destroy_qp;
+	if (!fake.rc.destroy_qp && qp->has_stream)
+		close(qp->stream.fd);
 	return drop(fake.rc.destroy_qp, qp, op);
 }
 
@@ -263,19 +297,35 @@ static int f_reset_qp(struct prov_qp *qp, struct prov_op *op)
 	return answer(op, fake.rc.reset_qp);
 }
 
+/* A ready list is posted as a whole or not at all. */
 static int f_post_send(struct prov_qp *qp, const struct flue_send_wr *wr,
 		       const struct flue_send_wr **bad)
 {
-	(void)qp;
 	*bad = wr;
+	for (; wr && !fake.rc.post_send; wr = wr->next)
+		qp->sends[qp->n_sends++ % FAKE_LOG] = (struct fake_wr) {
+			.id = wr->id,
+			.op = wr->op,
+			.flags = wr->flags,
+			.rkey = wr->rkey,
+			.lkey = wr->op == FLUE_WR_FAST_REG ? wr->reg.key
+				: wr->n_sg                 ? wr->sg[0].lkey
+							   : 0,
+			.n_sg = wr->op == FLUE_WR_FAST_REG ? 0 : wr->n_sg,
+		};
+	if (!fake.rc.post_send && fake.on_send)
+		fake.on_send(qp);
 	return fake.rc.post_send;
 }
 
 static int f_post_recv(struct prov_qp *qp, const struct flue_recv_wr *wr,
 		       const struct flue_recv_wr **bad)
 {
-	(void)qp;
 	*bad = wr;
+	for (; wr && !fake.rc.post_recv; wr = wr->next)
+		qp->recvs[qp->n_recvs++ % FAKE_LOG] = (struct fake_wr) {
+			.id = wr->id, .n_sg = wr->n_sg, .lkey = wr->n_sg ? wr->sg[0].lkey : 0
+		};
 	return fake.rc.post_recv;
 }
 
@@ -347,6 +397,33 @@ static int f_reject(struct prov_request *req, const void *data, size_t length)
 	return fake.rc.reject;
 }
 
+static int f_adopt_stream(struct prov_qp *qp, const struct prov_stream *stream,
+			  const struct flue_conn_attr *attr)
+{
+	qp->conn = *attr;
+	qp->stream = *stream;
+	qp->has_stream = !fake.rc.adopt;
+	atomic_fetch_add(&fake.adopts, 1);
+	if (!fake.rc.adopt && fake.on_adopt)
+		fake.on_adopt(qp);
+	return fake.rc.adopt;
+}
+
+static int f_terminate(struct prov_qp *qp)
+{
+	(void)qp;
+	return fake.rc.terminate;
+}
+
+static int f_modify_reads(struct prov_qp *qp, uint32_t ird, uint32_t ord)
+{
+	if (!fake.rc.modify_reads) {
+		qp->ird = ird;
+		qp->ord = ord;
+	}
+	return fake.rc.modify_reads;
+}
+
 static const struct prov_ops fake_provider = {
 	.size = sizeof(fake_provider),
 	.name = "fake",
@@ -385,9 +462,9 @@ static const struct prov_ops fake_provider = {
 	.destroy_listener = f_destroy_listener,
 	.accept = f_accept,
 	.reject = f_reject,
-	.adopt_stream = prov_no_adopt_stream,
-	.terminate = prov_no_terminate,
-	.modify_reads = prov_no_modify_reads,
+	.adopt_stream = f_adopt_stream,
+	.terminate = f_terminate,
+	.modify_reads = f_modify_reads,
 };
 
 /* ---- what tests call ---- */
@@ -431,17 +508,84 @@ void fake_destroy_qp(struct flue_qp *qp)
 		abort();
 }
 
-void fake_complete(struct flue_cq *pub, struct flue_qp *qp, uint64_t id, bool solicited)
+static void complete(struct flue_cq *pub, const struct flue_wc *wc, bool solicited)
 {
 	struct prov_cq *cq = to_cq(pub)->prov;
 	int kind = cq->armed - 1;
 
-	cq->ring[cq->tail++ % FAKE_RING] = (struct flue_wc) { .id = id, .qp = qp };
+	cq->ring[cq->tail++ % FAKE_RING] = *wc;
 	if (kind == FLUE_NOTIFY_NEXT || (kind == FLUE_NOTIFY_SOLICITED && solicited)) {
 		cq->armed = 0;
 		fake.handlers[cq->attr.handler].fn(cq->attr.owner,
 						   fake.handlers[cq->attr.handler].arg);
 	}
+}
+
+void fake_complete(struct flue_cq *pub, struct flue_qp *qp, uint64_t id, bool solicited)
+{
+	complete(pub, &(struct flue_wc) { .id = id, .qp = qp }, solicited);
+}
+
+void fake_complete_wc(struct flue_cq *pub, const struct flue_wc *wc)
+{
+	complete(pub, wc, false);
+}
+
+static void finish(struct flue_cq *cq, struct prov_qp *qp, uint64_t id, uint32_t status,
+		   uint32_t length)
+{
+	fake_complete_wc(
+		cq, &(struct flue_wc) {
+			    .id = id, .status = status, .byte_len = length, .qp = qp->attr.owner });
+}
+
+void fake_finish_recv(struct flue_qp *pub, uint32_t status, uint32_t length)
+{
+	struct prov_qp *qp = to_qp(pub)->prov;
+
+	assert(qp->done_recvs < qp->n_recvs);
+	finish(pub->recv_cq, qp, qp->recvs[qp->done_recvs++ % FAKE_LOG].id, status, length);
+}
+
+void fake_finish_send(struct flue_qp *pub, uint32_t status)
+{
+	struct prov_qp *qp = to_qp(pub)->prov;
+	const struct fake_wr *wr;
+
+	do {
+		assert(qp->done_sends < qp->n_sends);
+		wr = &qp->sends[qp->done_sends++ % FAKE_LOG];
+	} while (status == FLUE_WC_SUCCESS && !(wr->flags & FLUE_SIGNALED));
+	finish(pub->send_cq, qp, wr->id, status, 0);
+}
+
+void fake_flush(struct prov_qp *qp)
+{
+	struct flue_qp *pub = qp->attr.owner;
+
+	while (qp->done_sends < qp->n_sends)
+		fake_finish_send(pub, FLUE_WC_FLUSHED);
+	while (qp->done_recvs < qp->n_recvs)
+		fake_finish_recv(pub, FLUE_WC_FLUSHED, 0);
+}
+
+bool fake_socket_to(struct flue_socket *s, uint32_t offload_state)
+{
+	struct flue_reserve_attr reserve = FLUE_ATTR(struct flue_reserve_attr);
+	struct flue_switch_attr to = FLUE_ATTR(struct flue_switch_attr);
+	static char first[256];
+
+	/* Reserving lasts as long as the call: see on_new_qp. */
+	if (offload_state >= FLUE_OFFLOAD_RESERVING && !s->ops->reserve(s, &reserve))
+		return false;
+	if (offload_state >= FLUE_OFFLOAD_WAIT_FIRST_RECV && !s->ops->switch_mode(s, &to, 1))
+		return false;
+	if (offload_state >= FLUE_OFFLOAD_IN_PROGRESS &&
+	    !s->ops->rdma_recv(s, first, sizeof(first), 2))
+		return false;
+	if (offload_state >= FLUE_OFFLOAD_DONE)
+		fake_news_with(s->qp, FLUE_EVENT_CONNECTED, 0, NULL, 0);
+	return true;
 }
 
 void fake_news(struct flue_qp *qp, uint32_t type, uint32_t reason, uint32_t detail)
@@ -479,6 +623,22 @@ int fake_request(struct flue_listener *l, const void *data, size_t length, uint3
 
 	memcpy(&info.peer, fake_address(), sizeof(struct sockaddr_in));
 	return fake.adapter->up->request(l, (struct prov_request *)&fake, &info);
+}
+
+void fake_streams(int fd[2])
+{
+	struct sockaddr_in in = { .sin_family = AF_INET };
+	socklen_t len = sizeof(in);
+	int door = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	fd[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (bind(door, (struct sockaddr *)&in, len) || listen(door, 1) ||
+	    getsockname(door, (struct sockaddr *)&in, &len) ||
+	    connect(fd[0], (struct sockaddr *)&in, len))
+		abort();
+	fd[1] = accept4(door, NULL, NULL, SOCK_CLOEXEC);
+	close(door);
 }
 
 const struct sockaddr *fake_address(void)

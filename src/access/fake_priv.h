@@ -8,7 +8,8 @@
 
 #include "access/access_priv.h"
 
-#define FAKE_RING 64
+#define FAKE_RING 512
+#define FAKE_LOG  256
 #define FAKE_PORT 0x1234 /* as it stands in the address */
 
 /* A call that must fail, and its errno. The test includes cmocka.h. */
@@ -34,11 +35,26 @@ struct prov_cq {
 	unsigned arms, polls;
 };
 
+/* A posted request, as far as tests look at it. */
+struct fake_wr {
+	uint64_t id;
+	uint32_t op, flags, rkey,
+		lkey; /* lkey: of the first element, or the new key's last octet */
+	uint32_t n_sg;
+};
+
 struct prov_qp {
 	struct prov_qp_attr attr;
-	struct flue_conn_attr conn; /* of the last connect or accept; pointers in it are stale */
+	struct flue_conn_attr conn; /* of the last connect, accept or adopt; pointers are stale */
+	struct prov_stream stream;  /* of the last adopt; the same */
 	struct prov_request *accepted;
 	int disconnect_ms;
+	uint32_t ird, ord; /* of the last modify_reads */
+	/* What was posted, in order; the ends of both count on. */
+	struct fake_wr sends[FAKE_LOG], recvs[FAKE_LOG];
+	atomic_uint n_sends, n_recvs;
+	uint32_t done_sends, done_recvs;
+	bool has_stream; /* adopted; closed with the QP */
 };
 
 struct prov_mr {
@@ -51,13 +67,20 @@ struct fake {
 		int open, handler, pd, destroy_pd, mr, modify_mr, deregister_mr, mw, destroy_mw, cq,
 			resize_cq, destroy_cq, poll, arm, wait, srq, destroy_srq, arm_srq, post_srq,
 			qp, destroy_qp, reset_qp, post_send, post_recv, connect, start, disconnect,
-			abort, listen, destroy_listener, accept, reject;
+			abort, listen, destroy_listener, accept, reject, adopt, terminate,
+			modify_reads;
 	} rc;
+	int qp_from;      /* not 0: create_qp fails from this call on (1: the first) */
+	bool no_adopt;    /* the provider cannot adopt streams */
 	bool later;       /* control slots answer from another thread */
 	bool arm_is_late; /* arm() answers 1 once: completions wait */
 	/* Called from inside the slot, with the last QP. */
 	void (*on_connect)(struct prov_qp *qp);
 	void (*on_abort)(struct prov_qp *qp);
+	void (*on_adopt)(struct prov_qp *qp);
+	void (*on_send)(struct prov_qp *qp);
+	void (*on_new_qp)(void);
+	uint32_t mrs_left; /* not 0: so many regions may be made, less one */
 	/* What the last call was given or made. */
 	struct prov_adapter *adapter;
 	struct prov_cq *cq;
@@ -67,6 +90,12 @@ struct fake {
 	void *srq_owner;
 	uint32_t srq_limit, key, made_handlers;
 	unsigned opens, closes, aborts, starts, accepts, rejects;
+	/* What was made and what is left of it; adopt_stream may be called by any thread. */
+	unsigned made_pds, made_cqs, made_qps, made_mrs, resizes, modifies;
+	int pds, cqs, qps, mrs;
+	atomic_uint adopts;
+	char order[FAKE_LOG]; /* of these: q(p made), c(q made), r(esized), n(o qp), f(ull) */
+	uint32_t n_order;
 	size_t reject_len;
 	struct {
 		prov_completion_fn fn;
@@ -85,12 +114,23 @@ struct flue_qp *fake_qp(struct flue_adapter *a, flue_event_fn fn, void *arg);
 void fake_destroy_qp(struct flue_qp *qp);
 /* Puts a completion into the CQ; calls its handler if it is armed for that. */
 void fake_complete(struct flue_cq *cq, struct flue_qp *qp, uint64_t id, bool solicited);
+/* The same with any status; `wc` has qp and id. */
+void fake_complete_wc(struct flue_cq *cq, const struct flue_wc *wc);
 /* The provider's up-call for a QP. */
 void fake_news(struct flue_qp *qp, uint32_t type, uint32_t reason, uint32_t detail);
 /* The same, with private data. */
 void fake_news_with(struct flue_qp *qp, uint32_t type, uint32_t detail, const void *data,
 		    size_t length);
 int fake_request(struct flue_listener *l, const void *data, size_t length, uint32_t revision);
+/* Completes the oldest request; for sends those before it, too, if they are signaled or failed. */
+void fake_finish_recv(struct flue_qp *qp, uint32_t status, uint32_t length);
+void fake_finish_send(struct flue_qp *qp, uint32_t status);
+/* Flushes all that was posted. Fits on_abort. */
+void fake_flush(struct prov_qp *qp);
+/* Drives a new RDMA socket into a state of its connection, with defaults. */
+bool fake_socket_to(struct flue_socket *s, uint32_t offload_state);
+/* Two ends of a TCP connection over loopback. */
+void fake_streams(int fd[2]);
 /* An address to connect to or listen on. */
 const struct sockaddr *fake_address(void);
 

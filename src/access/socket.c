@@ -79,7 +79,6 @@ void sock_over(struct acc_socket *s, uint32_t reason, uint32_t detail)
 
 void sock_transfer_failed(struct acc_socket *s, int err)
 {
-	struct flue_qp *qp = s->own_qp ? s->pub.qp : NULL;
 	uint8_t actions = sock_step(s, OFFLOAD_EV_FAILED);
 
 	if (actions == SOCKET_ILLEGAL)
@@ -89,11 +88,16 @@ void sock_transfer_failed(struct acc_socket *s, int err)
 	if (actions & SOCKET_TEAR_DOWN)
 		sock_over(s, FLUE_CLOSE_LOST, (uint32_t)err);
 	/* The queue pair may be Idle still, with receives that nobody else would answer. */
-	if (qp) {
-		pthread_mutex_unlock(&s->lock);
-		qp->ops->abort(qp);
-		pthread_mutex_lock(&s->lock);
-	}
+	sock_abort(s);
+}
+
+void sock_abort(struct acc_socket *s)
+{
+	struct flue_qp *qp = s->pub.qp;
+
+	pthread_mutex_unlock(&s->lock);
+	qp->ops->abort(qp);
+	pthread_mutex_lock(&s->lock);
 }
 
 /* What happens to the connection below. On a thread of the provider. */
@@ -102,12 +106,13 @@ void sock_heard(const struct flue_event *ev, void *arg)
 	struct acc_socket *s = arg;
 
 	pthread_mutex_lock(&s->lock);
-	/* It was given up: what a late provider says changes nothing any more. */
-	switch (s->over ? FLUE_EVENT_NONE : ev->type) {
+	/* A control client's queue pair has a life before and after the socket's connection; and what
+	 * a late provider says of one that was given up changes nothing. */
+	switch (s->adopted && !s->over ? ev->type : FLUE_EVENT_NONE) {
 	case FLUE_EVENT_CONNECTED:
 		s->pub.ird = s->pub.qp->ird;
 		s->pub.ord = s->pub.qp->ord;
-		if (sock_step(s, OFFLOAD_EV_OFFLOADED) & SOCKET_TELL)
+		if (sock_step(s, OFFLOAD_EV_OFFLOADED) == SOCKET_TELL)
 			sock_answer_switch(s, 0);
 		break;
 	case FLUE_EVENT_CONNECT_FAILED: sock_transfer_failed(s, (int)ev->detail); break;
@@ -194,6 +199,7 @@ static int begin_switch(struct acc_socket *s, const struct flue_switch_attr *att
 		return rc;
 	s->switched.ev.id = id;
 	s->owns_fd = true;
+	acc_stream_ack_now(s->pub.fd);
 	if (sock_step(s, OFFLOAD_EV_SWITCH) & SOCKET_FLUSH_RECVS)
 		sock_flush_recvs(s, &s->recvs, 0);
 	return 0;
@@ -242,6 +248,23 @@ size_t flue_socket_switch_gang(struct flue_gang *gang, size_t n)
 	return begun;
 }
 
+/* Lock held. *live: the connection itself has to change them. */
+static int change_wish(struct acc_socket *s, uint32_t ird, uint32_t ord, bool *live)
+{
+	int rc = sock_check(s, SOCKET_CALL_READ_RESOURCES);
+
+	*live = s->pub.state == FLUE_SOCKET_RDMA;
+	if (rc)
+		return rc;
+	if (*live)
+		return s->gets && ord != s->pub.ord ? -EBUSY : 0;
+	if (s->pub.offload_state == FLUE_OFFLOAD_IN_PROGRESS)
+		return -EBUSY; /* they are being agreed upon */
+	s->pub.ird = s->want_ird = ird;
+	s->pub.ord = s->want_ord = ord;
+	return 0;
+}
+
 static bool sock_read_resources(struct flue_socket *pub, uint32_t ird, uint32_t ord)
 {
 	struct acc_socket *s = to_socket(pub);
@@ -254,16 +277,7 @@ static bool sock_read_resources(struct flue_socket *pub, uint32_t ird, uint32_t 
 	if (rc)
 		return acc_ok(rc);
 	pthread_mutex_lock(&s->lock);
-	rc = sock_check(s, SOCKET_CALL_READ_RESOURCES);
-	live = pub->state == FLUE_SOCKET_RDMA;
-	if (!rc && live && s->gets && ord != pub->ord)
-		rc = -EBUSY;
-	if (!rc && pub->offload_state == FLUE_OFFLOAD_IN_PROGRESS)
-		rc = -EBUSY; /* they are being agreed upon */
-	if (!rc && !live) {
-		pub->ird = s->want_ird = ird;
-		pub->ord = s->want_ord = ord;
-	}
+	rc = change_wish(s, ird, ord, &live);
 	pthread_mutex_unlock(&s->lock);
 	if (rc || !live)
 		return acc_ok(rc);
@@ -290,7 +304,12 @@ static bool sock_destroy(struct flue_socket *pub)
 		s->doomed = true;
 		while (s->delivering)
 			pthread_cond_wait(&s->changed, &s->lock);
+		/* Now, for sock_release() frees requests that wait as events. */
+		sock_events_fini(s);
 		pthread_mutex_unlock(&s->lock);
+	} else {
+		s->doomed = true;
+		sock_events_fini(s);
 	}
 	acc_task_stop(&s->task, inherited);
 	if (s->owns_fd && inherited)
@@ -300,7 +319,6 @@ static bool sock_destroy(struct flue_socket *pub)
 	sock_release(s);
 	sock_stags_fini(s);
 	sock_drop_pd(s);
-	sock_events_fini(s);
 	free(s->sw.early);
 	atomic_fetch_sub(&s->a->children, 1);
 	free(s);

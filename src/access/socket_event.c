@@ -24,6 +24,8 @@ static void show_fd(struct acc_socket *s, bool readable)
 
 static void queue(struct acc_socket *s, struct sock_req *r)
 {
+	if (s->doomed) /* there are no streaming requests any more */
+		return;
 	if (TAILQ_EMPTY(&s->events))
 		show_fd(s, true);
 	r->ev.socket = &s->pub;
@@ -179,4 +181,5 @@ void sock_events_fini(struct acc_socket *s)
 	free_streaming(&s->recvs);
 	if (s->event_fd >= 0)
 		close(s->event_fd);
+	s->event_fd = -1;
 }

@@ -92,7 +92,8 @@ struct acc_socket {
 	/* reservation */
 	struct sock_pd *pd;
 	struct sock_cq *cq;
-	bool own_qp; /* else a control client's */
+	uint32_t promised; /* our share of it */
+	bool own_qp;       /* else a control client's */
 	bool no_read, no_write;
 	uint32_t want_ird, want_ord;
 	struct sock_req *reqs; /* for RDMA mode */
@@ -139,6 +140,8 @@ void sock_try_transfer(struct acc_socket *s);
 void sock_heard(const struct flue_event *ev, void *arg);
 /* Lock held: the connection ended. */
 void sock_over(struct acc_socket *s, uint32_t reason, uint32_t detail);
+/* Lock held, dropped for a moment: the queue pair is reset and flushed. */
+void sock_abort(struct acc_socket *s);
 /* Lock held: the transfer failed with an errno. */
 void sock_transfer_failed(struct acc_socket *s, int err);
 
@@ -193,7 +196,7 @@ void sock_completion(struct flue_cq *cq, const struct flue_wc *wc, void *arg);
 bool sock_reserve(struct flue_socket *pub, struct flue_reserve_attr *attr);
 /* Gives back queue pair, keys, completion queue; no lock held. */
 void sock_release(struct acc_socket *s);
-/* The socket's protection domain, made on first need. -ENOMEM. */
+/* No lock held: the socket's protection domain, made on first need. -ENOMEM, -EINVAL. */
 int sock_need_pd(struct acc_socket *s, struct acc_socket *related);
 void sock_drop_pd(struct acc_socket *s);
 

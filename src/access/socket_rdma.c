@@ -55,7 +55,7 @@ void sock_cancel_posted(struct acc_socket *s)
 
 void sock_completion(struct flue_cq *cq, const struct flue_wc *wc, void *arg)
 {
-	struct acc_socket *s = wc->qp->user;
+	struct acc_socket *s = to_qp(wc->qp)->source.arg;
 	struct sock_req *r = (struct sock_req *)(uintptr_t)(wc->id & ~(uint64_t)IN_FRONT);
 
 	(void)cq, (void)arg;
@@ -252,20 +252,34 @@ bool sock_get(struct flue_socket *pub, void *data, size_t length, uint64_t remot
 	return run(pub, SOCKET_CALL_GET, FLUE_SOCKET_GOT, data, length, &wr, id);
 }
 
+/* Lock held. A control call may be answered later, so the lock is dropped for it. */
+static int map_receive(struct acc_socket *s, struct sock_req *r)
+{
+	struct flue_mr_attr attr = FLUE_ATTR(struct flue_mr_attr);
+	int rc = 0;
+
+	if (!r->key)
+		return 0;
+	attr.addr = r->data;
+	attr.length = r->length;
+	pthread_mutex_unlock(&s->lock);
+	if (!r->key->mr->ops->modify(r->key->mr, FLUE_MR_RANGE, &attr, NULL))
+		rc = -errno;
+	pthread_mutex_lock(&s->lock);
+	return rc ? rc : sock_check(s, SOCKET_CALL_RDMA_RECV);
+}
+
 /* Lock held. */
 static int post_receive(struct acc_socket *s, struct sock_req *r)
 {
-	struct flue_mr_attr attr = FLUE_ATTR(struct flue_mr_attr);
 	struct flue_sge sge = { .addr = (uintptr_t)r->data, .length = (uint32_t)r->length };
 	struct flue_recv_wr wr = { .id = (uintptr_t)r, .sg = &sge, .n_sg = r->length ? 1 : 0 };
+	int rc = map_receive(s, r);
 
-	if (r->key) {
-		attr.addr = r->data;
-		attr.length = r->length;
-		if (!r->key->mr->ops->modify(r->key->mr, FLUE_MR_RANGE, &attr, NULL))
-			return -errno;
+	if (rc)
+		return rc;
+	if (r->key)
 		sge.lkey = r->key->mr->lkey;
-	}
 	return s->pub.qp->ops->post_recv(s->pub.qp, &wr, NULL) ? 0 : -errno;
 }
 
@@ -280,7 +294,7 @@ bool sock_rdma_recv(struct flue_socket *pub, void *data, size_t length, uint64_t
 		return acc_ok(rc);
 	pthread_mutex_lock(&s->lock);
 	rc = sock_check(s, SOCKET_CALL_RDMA_RECV);
-	first = pub->offload_state == FLUE_OFFLOAD_WAIT_FIRST_RECV;
+	first = !rc && pub->offload_state == FLUE_OFFLOAD_WAIT_FIRST_RECV;
 	/* A control client has posted its receives to its queue pair; this only starts the transfer. */
 	if (!rc && !s->own_qp) {
 		rc = first && !length ? 0 : -EOPNOTSUPP;
@@ -292,7 +306,8 @@ bool sock_rdma_recv(struct flue_socket *pub, void *data, size_t length, uint64_t
 				take_back(s, r);
 		}
 	}
-	if (!rc && first && sock_step(s, OFFLOAD_EV_FIRST_RECV) & SOCKET_TRANSFER) {
+	/* Of two threads that come at once only one is the first. */
+	if (!rc && first && sock_step(s, OFFLOAD_EV_FIRST_RECV) == SOCKET_TRANSFER) {
 		s->deadline = clock_now() + (uint64_t)s->sw.attr.timeout_ms * NSEC_PER_MSEC;
 		sock_try_transfer(s);
 	}
@@ -313,10 +328,10 @@ struct flue_mr *sock_alloc_stag(struct flue_socket *pub)
 	if (!rc) {
 		pthread_mutex_lock(&s->lock);
 		rc = sock_check(s, SOCKET_CALL_ALLOC_STAG);
-		if (!rc)
-			rc = sock_need_pd(s, NULL);
 		pthread_mutex_unlock(&s->lock);
 	}
+	if (!rc)
+		rc = sock_need_pd(s, NULL);
 	if (!rc) {
 		/* Some memory has to be named; the key is not valid before map(). */
 		attr.addr = s;

@@ -20,28 +20,73 @@
 
 /* ---- protection domains ---- */
 
+static struct sock_pd *new_pd(struct acc_adapter *a)
+{
+	struct sock_pd *pd = calloc(1, sizeof(*pd));
+
+	if (!pd)
+		return NULL;
+	pd->pd = a->pub.ops->create_pd(&a->pub);
+	if (!pd->pd) {
+		free(pd);
+		return NULL;
+	}
+	return pd;
+}
+
+static void drop(struct sock_pd *pd)
+{
+	if (!pd || atomic_fetch_sub(&pd->users, 1) != 1)
+		return;
+	pd->pd->ops->destroy(pd->pd);
+	free(pd);
+}
+
+/* What another socket has, held for us. */
+static struct sock_pd *pd_of(struct acc_socket *related)
+{
+	struct sock_pd *pd;
+
+	pthread_mutex_lock(&related->lock);
+	pd = related->pd;
+	if (pd)
+		atomic_fetch_add(&pd->users, 1);
+	pthread_mutex_unlock(&related->lock);
+	return pd;
+}
+
 int sock_need_pd(struct acc_socket *s, struct acc_socket *related)
 {
-	struct sock_pd *pd = related ? related->pd : NULL;
+	struct sock_pd *pd = NULL;
+	bool have;
+	int rc = 0;
 
-	if (s->pd)
-		return related && s->pd != pd ? -EINVAL : 0;
-	if (related && !pd)
-		return -EINVAL;
-	if (!pd) {
-		pd = calloc(1, sizeof(*pd));
+	pthread_mutex_lock(&s->lock);
+	have = s->pd;
+	pthread_mutex_unlock(&s->lock);
+	if (have && !related)
+		return 0;
+	if (related) {
+		pd = pd_of(related);
 		if (!pd)
-			return -ENOMEM;
-		pd->pd = s->a->pub.ops->create_pd(&s->a->pub);
-		if (!pd->pd) {
-			free(pd);
+			return -EINVAL;
+	} else {
+		pd = new_pd(s->a);
+		if (!pd)
 			return -errno;
-		}
+		atomic_store(&pd->users, 1);
 	}
-	atomic_fetch_add(&pd->users, 1);
-	s->pd = pd;
-	s->pub.pd = pd->pd;
-	return 0;
+	pthread_mutex_lock(&s->lock);
+	if (!s->pd) {
+		s->pd = pd;
+		s->pub.pd = pd->pd;
+		pd = NULL;
+	} else if (related && s->pd != pd) {
+		rc = -EINVAL;
+	}
+	pthread_mutex_unlock(&s->lock);
+	drop(pd); /* somebody else was faster, or it is the same one */
+	return rc;
 }
 
 void sock_drop_pd(struct acc_socket *s)
@@ -50,10 +95,7 @@ void sock_drop_pd(struct acc_socket *s)
 
 	s->pd = NULL;
 	s->pub.pd = NULL;
-	if (!pd || atomic_fetch_sub(&pd->users, 1) != 1)
-		return;
-	pd->pd->ops->destroy(pd->pd);
-	free(pd);
+	drop(pd);
 }
 
 /* ---- shared completion queues ---- */
@@ -125,8 +167,9 @@ static struct flue_qp *make_qp(struct acc_socket *s, struct flue_cq *cq,
 	return s->pub.pd->ops->create_qp(s->pub.pd, &attr);
 }
 
-/* share_lock held. Sets s->cq and s->pub.qp. */
-static uint32_t join_cq(struct acc_socket *s, const struct flue_reserve_attr *r)
+/* share_lock held. Sets s->cq and s->pub.qp. *unfit: a queue pair to destroy without the lock. */
+static uint32_t join_cq(struct acc_socket *s, const struct flue_reserve_attr *r,
+			struct flue_qp **unfit)
 {
 	struct acc_adapter *a = s->a;
 	uint32_t need = r->sq_depth * REQUESTS_PER_SEND + r->rq_depth;
@@ -138,7 +181,7 @@ static uint32_t join_cq(struct acc_socket *s, const struct flue_reserve_attr *r)
 		if (!qp)
 			return FLUE_RESERVE_NO_QP;
 		if (!grow(a, q, need)) {
-			qp->ops->destroy(qp);
+			*unfit = qp;
 			q = NULL;
 		}
 	}
@@ -154,8 +197,8 @@ static uint32_t join_cq(struct acc_socket *s, const struct flue_reserve_attr *r)
 	}
 	q->users++;
 	q->promised += need;
+	s->promised = need;
 	s->cq = q;
-	qp->user = s;
 	s->pub.qp = qp;
 	return FLUE_RESERVE_OK;
 }
@@ -166,11 +209,14 @@ static void leave_cq(struct acc_socket *s)
 
 	if (!s->cq)
 		return;
-	pthread_mutex_lock(&a->share_lock);
+	/* In a child the lock may be anybody's, and there is nobody else. */
+	if (!acc_inherited(a))
+		pthread_mutex_lock(&a->share_lock);
 	s->cq->users--;
-	s->cq->promised -= s->pub.sq_depth * REQUESTS_PER_SEND + s->pub.rq_depth;
+	s->cq->promised -= s->promised;
 	drop_if_unused(a, s->cq);
-	pthread_mutex_unlock(&a->share_lock);
+	if (!acc_inherited(a))
+		pthread_mutex_unlock(&a->share_lock);
 	s->cq = NULL;
 }
 
@@ -214,20 +260,32 @@ static bool make_requests(struct acc_socket *s, uint32_t sends, uint32_t recvs)
 	       make_keys(s, &s->recv_keys, sends, recvs, false);
 }
 
+/* The end of the socket is the end of its connection; what the queue pair did after that is not. */
+static void leave_control_qp(struct acc_socket *s, struct flue_qp *pub)
+{
+	struct acc_qp *qp = to_qp(pub);
+
+	if (acc_inherited(s->a)) {
+		qp->hear = NULL;
+		return;
+	}
+	pthread_mutex_lock(&qp->lock);
+	qp->hear = NULL;
+	while (qp->hearing)
+		pthread_cond_wait(&qp->changed, &qp->lock);
+	pthread_mutex_unlock(&qp->lock);
+	if (s->pub.state != FLUE_SOCKET_STREAMING && !s->over)
+		pub->ops->abort(pub);
+}
+
 void sock_release(struct acc_socket *s)
 {
 	struct flue_qp *qp = s->pub.qp;
 
-	if (qp && s->own_qp) {
+	if (qp && s->own_qp)
 		qp->ops->destroy(qp);
-	} else if (qp) {
-		pthread_mutex_lock(&to_qp(qp)->lock);
-		to_qp(qp)->hear = NULL;
-		pthread_mutex_unlock(&to_qp(qp)->lock);
-		/* The end of the socket is the end of its connection. */
-		if (s->pub.state != FLUE_SOCKET_STREAMING)
-			qp->ops->abort(qp);
-	}
+	else if (qp)
+		leave_control_qp(s, qp);
 	s->pub.qp = NULL;
 	leave_cq(s);
 	for (uint32_t i = 0; i < s->n_keys; i++)
@@ -268,11 +326,17 @@ static uint32_t check_wishes(const struct acc_socket *s, struct flue_reserve_att
 static uint32_t take_control_qp(struct acc_socket *s, struct flue_qp *qp)
 {
 	struct acc_qp *q = to_qp(qp);
+	bool taken;
 
 	pthread_mutex_lock(&q->lock);
-	q->hear = sock_heard;
-	q->hear_arg = s;
+	taken = q->hear; /* by another socket */
+	if (!taken) {
+		q->hear = sock_heard;
+		q->hear_arg = s;
+	}
 	pthread_mutex_unlock(&q->lock);
+	if (taken)
+		return FLUE_RESERVE_NO_QP;
 	s->own_qp = false;
 	s->pub.qp = qp;
 	return FLUE_RESERVE_OK;
@@ -280,6 +344,7 @@ static uint32_t take_control_qp(struct acc_socket *s, struct flue_qp *qp)
 
 static uint32_t build(struct acc_socket *s, const struct flue_reserve_attr *r)
 {
+	struct flue_qp *unfit = NULL;
 	uint32_t reason;
 
 	if (r->qp)
@@ -288,8 +353,10 @@ static uint32_t build(struct acc_socket *s, const struct flue_reserve_attr *r)
 		return FLUE_RESERVE_NO_PD;
 	s->own_qp = true;
 	pthread_mutex_lock(&s->a->share_lock);
-	reason = join_cq(s, r);
+	reason = join_cq(s, r, &unfit);
 	pthread_mutex_unlock(&s->a->share_lock);
+	if (unfit)
+		unfit->ops->destroy(unfit);
 	if (reason)
 		return reason;
 	s->pub.sq_depth = r->sq_depth;
@@ -331,12 +398,15 @@ static int check_attr(const struct acc_socket *s, const struct flue_reserve_attr
 bool sock_reserve(struct flue_socket *pub, struct flue_reserve_attr *attr)
 {
 	struct acc_socket *s = to_socket(pub);
+	struct flue_reserve_attr r;
 	int rc = acc_usable(s->a);
+	size_t size;
 
-	if (!rc && (!attr || attr->size != sizeof(*attr)))
-		rc = -EINVAL;
 	if (!rc)
-		rc = check_attr(s, attr);
+		rc = acc_attr_copy(&r, sizeof(r), attr,
+				   ACC_ATTR_SIZE(struct flue_reserve_attr, recoverable));
+	if (!rc)
+		rc = check_attr(s, &r);
 	if (rc)
 		return acc_ok(rc);
 	pthread_mutex_lock(&s->lock);
@@ -346,11 +416,16 @@ bool sock_reserve(struct flue_socket *pub, struct flue_reserve_attr *attr)
 	pthread_mutex_unlock(&s->lock);
 	if (rc)
 		return acc_ok(rc);
-	attr->reason = reserve(s, attr);
-	attr->recoverable = attr->reason >= FLUE_RESERVE_QUEUE_TOO_LONG &&
-			    attr->reason <= FLUE_RESERVE_CQ_FULL;
+	r.reason = reserve(s, &r);
+	r.recoverable = r.reason >= FLUE_RESERVE_QUEUE_TOO_LONG && r.reason <= FLUE_RESERVE_CQ_FULL;
 	pthread_mutex_lock(&s->lock);
-	sock_step(s, attr->reason ? OFFLOAD_EV_RESERVE_FAILED : OFFLOAD_EV_RESERVED);
+	sock_step(s, r.reason ? OFFLOAD_EV_RESERVE_FAILED : OFFLOAD_EV_RESERVED);
 	pthread_mutex_unlock(&s->lock);
-	return attr->reason ? acc_ok(attr->recoverable ? -ENOBUFS : -EIO) : true;
+	/* As much as the program's structure has room for. */
+	size = attr->size;
+	memcpy(attr, &r, min_size(size, sizeof(r)));
+	attr->size = size;
+	if (!r.reason)
+		return true;
+	return acc_ok(r.recoverable ? -ENOBUFS : -EIO);
 }

@@ -176,7 +176,8 @@ void sock_try_transfer(struct acc_socket *s)
 		pthread_mutex_lock(&s->lock);
 		if (rc == 0) {
 			s->pub.fd = -1;
-			sock_await(s, s->sw.attr.timeout_ms + ACC_MARGIN_MS);
+			if (!s->over && s->pub.offload_state == FLUE_OFFLOAD_IN_PROGRESS)
+				sock_await(s, s->sw.attr.timeout_ms + ACC_MARGIN_MS);
 			return;
 		}
 		s->adopted = false;
@@ -201,6 +202,7 @@ static void give_up_waiting(struct acc_socket *s)
 		sock_transfer_failed(s, ETIMEDOUT);
 	} else if (s->closing) {
 		sock_over(s, FLUE_CLOSE_LOCAL, ETIMEDOUT);
+		sock_abort(s);
 	}
 }
 

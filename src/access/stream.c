@@ -50,3 +50,10 @@ int acc_stream_unacked(int fd)
 	err = stream_error(fd);
 	return err ? err : n;
 }
+
+void acc_stream_ack_now(int fd)
+{
+	int one = 1;
+
+	setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &one, sizeof(one));
+}

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/util.h"
 #include "rnic/listener.h"
 #include "rnic/qp.h"
@@ -52,9 +53,18 @@ static struct cep *cep_new(struct rnic *r, struct engine *e)
 
 static void close_stream(struct cep *c)
 {
+	struct sockaddr nobody = { .sa_family = AF_UNSPEC };
+
 	if (c->io.fd < 0)
 		return;
 	engine_forget(c->engine, &c->io);
+	/* An adopted descriptor may have copies, so closing it is not enough. Its end is a reset, which
+	 * the peer cannot take for the orderly end of streaming data, unless we said a last word that
+	 * it shall read. */
+	if (c->adopted && (c->refused || c->last_word))
+		shutdown(c->io.fd, SHUT_RDWR);
+	else if (c->adopted)
+		connect(c->io.fd, &nobody, sizeof(nobody));
 	close(c->io.fd);
 	c->io.fd = -1;
 }
@@ -191,6 +201,7 @@ static void send_terminate(struct cep *c, uint32_t fault)
 	n += mpa_pad(n - MPA_LEN_LEN);
 	n = mpa_fpdu_build(&out, body, n, fpdu);
 	send_all(c, fpdu, (int)n);
+	c->last_word = true;
 }
 
 /* How many octets of the frame are still missing. Reading exactly these leaves what the peer put
@@ -342,6 +353,16 @@ static void give_up_stream(struct cep *c)
 		qp_apply(c->qp, QPE_ABORT, FLUE_CLOSE_ABORTED, (uint32_t)c->err);
 }
 
+/* Each step of an ordinary connection has the whole time; a conversion has it once. */
+static uint64_t time_left(const struct cep *c)
+{
+	uint64_t now = clock_now();
+
+	if (!c->adopted)
+		return c->timeout_ms;
+	return now < c->deadline ? (c->deadline - now) / NSEC_PER_MSEC + 1 : 1;
+}
+
 static void cep_apply(struct cep *c, enum mpa_event e)
 {
 	struct fsm_edge edge = mpa_fsm_step(c->state, e);
@@ -359,13 +380,15 @@ static void cep_apply(struct cep *c, enum mpa_event e)
 	if (edge.actions & MPA_ACT_STOP_TIMER)
 		engine_timer_stop(c->engine, &c->timer);
 	if (edge.actions & MPA_ACT_ARM_TIMER)
-		engine_timer_arm(c->engine, &c->timer, c->timeout_ms);
+		engine_timer_arm(c->engine, &c->timer, time_left(c));
 	tell(c, edge.actions);
 	if (edge.actions & MPA_ACT_CLOSE)
 		give_up_stream(c);
 	c->busy = false;
 	if (c->state == MPA_OPEN || c->state == MPA_CLOSED)
 		cep_free(c);
+	else if (c->state == MPA_WAIT_RTR && c->qp->rx.any)
+		cep_apply(c, MPA_EV_RX_FPDU); /* it was among the octets that were read before */
 }
 
 /* ---- events from the socket ---- */
@@ -633,6 +656,7 @@ static int prepare_adopted(struct cep *c, const struct cep_adopt *a,
 	c->initiator = a->initiator;
 	set_policy(c, attr);
 	c->fallback = false; /* there is no address to try again */
+	c->deadline = clock_now() + c->timeout_ms * NSEC_PER_MSEC;
 	rc = take_private(c, attr->private_data, attr->private_len,
 			  a->initiator && c->policy.rev == 2);
 	if (rc == 0)
@@ -645,9 +669,12 @@ static int prepare_adopted(struct cep *c, const struct cep_adopt *a,
 static void own_stream(struct cep *c, int fd)
 {
 	struct linger no = { .l_onoff = 0 };
-	int one = 1;
+	int one = 1, off = 0;
 
+	/* What a program may have set for its streaming data, and would stall us. */
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	setsockopt(fd, IPPROTO_TCP, TCP_CORK, &off, sizeof(off));
+	setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof(one));
 	setsockopt(fd, SOL_SOCKET, SO_LINGER, &no, sizeof(no));
 	fcntl(fd, F_SETFD, FD_CLOEXEC);
 	c->io.fd = fd;

@@ -30,9 +30,11 @@ struct cep {
 	bool refused;   /* counted in rnic->n_refused */
 	bool requested; /* in the listener's list of complete requests */
 	bool defer, lenient, fallback, strict_peer;
-	bool adopted; /* a live stream; as responder the answer is known beforehand */
-	bool busy;    /* inside cep_apply(): the queue pair's troubles wait */
-	bool lost;    /* ... and this one did */
+	bool adopted;      /* a live stream; as responder the answer is known beforehand */
+	bool last_word;    /* a Terminate was sent */
+	uint64_t deadline; /* adopted: of the whole exchange */
+	bool busy;         /* inside cep_apply(): the queue pair's troubles wait */
+	bool lost;         /* ... and this one did */
 	int err;
 	uint32_t timeout_ms;
 	uint32_t fpdu_max;

@@ -293,22 +293,26 @@ void engine_end_lease(struct engine *e)
 		engine_wake(e);
 }
 
+/* Is it time to look at all links? */
+static bool time_to_sweep(struct engine *e)
+{
+	uint32_t every = e->n_ios > 1 ? SWEEP_EVERY : SWEEP_EVERY_ALONE;
+	bool anyway = e->n_ios > 1 && ++e->polls % SWEEP_ANYWAY == 0;
+
+	return ++e->idle_polls % every == 0 || anyway;
+}
+
 /* Under lock. The link resets idle_polls when it had data. */
 static void poll_links(struct engine *e)
 {
 	struct epoll_event evs[BATCH];
-	uint32_t every = e->n_ios > 1 ? SWEEP_EVERY : SWEEP_EVERY_ALONE;
 	struct engine_io *parked = atomic_load_explicit(&e->parked, memory_order_relaxed);
 	struct engine_io *hot;
-	bool sweep;
 
 	if (parked && (parked != e->hot || parked->events != EPOLLIN))
 		return_parked(e);
 	hot = e->hot;
-	sweep = ++e->idle_polls % every == 0;
-	if (e->n_ios > 1 && ++e->polls % SWEEP_ANYWAY == 0)
-		sweep = true;
-	if (!hot || sweep) {
+	if (time_to_sweep(e) || !hot) {
 		if (e->epfd >= 0)
 			dispatch(e, evs, epoll_wait(e->epfd, evs, BATCH, 0));
 		return;

@@ -458,6 +458,17 @@ static void set_state(struct qp *q, uint8_t state)
 	__atomic_store_n(q->state_word, state, __ATOMIC_SEQ_CST);
 }
 
+static void keep_reason(struct qp *q, uint32_t reason, uint32_t detail)
+{
+	bool answering = q->state == QPS_CLOSING && atomic_load(&q->peer_closed);
+
+	/* What goes wrong while we answer the peer's close makes it a bad one. */
+	if (answering && (reason == FLUE_CLOSE_RESET || reason == FLUE_CLOSE_LOST))
+		reason = FLUE_CLOSE_BAD;
+	q->reason = reason;
+	q->detail = detail;
+}
+
 void qp_apply(struct qp *q, enum qp_fsm_event e, uint32_t reason, uint32_t detail)
 {
 	struct fsm_edge edge = qp_fsm_step(q->state, e);
@@ -465,15 +476,9 @@ void qp_apply(struct qp *q, enum qp_fsm_event e, uint32_t reason, uint32_t detai
 
 	if (edge.next == QPS_ILLEGAL)
 		return;
-	/* What goes wrong while we answer the peer's close makes it a bad one. */
-	if (before == QPS_CLOSING && atomic_load(&q->peer_closed) &&
-	    (reason == FLUE_CLOSE_RESET || reason == FLUE_CLOSE_LOST))
-		reason = FLUE_CLOSE_BAD;
 	/* The first cause counts: what follows a Terminate is its consequence. */
-	if (before != QPS_TERMINATE && edge.next != before) {
-		q->reason = reason;
-		q->detail = detail;
-	}
+	if (before != QPS_TERMINATE && edge.next != before)
+		keep_reason(q, reason, detail);
 	set_state(q, edge.next);
 	if (edge.actions & QPA_STOP)
 		engine_timer_stop(q->engine, &q->timer);
@@ -591,6 +596,12 @@ static int make_rings(struct qp *q, const struct mpa_terms *t)
 	return 0;
 }
 
+/* Behind the last Read of ours, counting one whose request is half out. */
+static uint32_t reads_out(const struct qp *q)
+{
+	return q->tx.has_part ? q->tx.part.after.orq_tail : q->tx.cur.orq_tail;
+}
+
 /* What is outstanding moves to its place in the new rings. */
 static int resize_rings(struct qp *q, uint32_t ird, uint32_t ord)
 {
@@ -604,7 +615,7 @@ static int resize_rings(struct qp *q, uint32_t ird, uint32_t ord)
 	}
 	for (uint32_t i = q->irq_head; i != q->irq_tail; i++)
 		irq[i % ird] = q->irq[i % q->ird];
-	for (uint32_t i = q->orq_head; i != q->tx.cur.orq_tail; i++)
+	for (uint32_t i = q->orq_head; i != reads_out(q); i++)
 		orq[i % ord] = q->orq[i % q->ord];
 	free(q->irq);
 	free(q->orq);
@@ -700,7 +711,7 @@ int qp_modify_reads(struct qp *q, uint32_t ird, uint32_t ord)
 	engine_lock(q->engine);
 	if (q->state == QPS_RTS) {
 		in = q->irq_tail - q->irq_head;
-		out = q->tx.cur.orq_tail - q->orq_head;
+		out = reads_out(q) - q->orq_head;
 		rc = in > ird || (out && ord != q->ord) ? -EBUSY : resize_rings(q, ird, ord);
 	}
 	engine_unlock(q->engine);
