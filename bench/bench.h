@@ -18,7 +18,7 @@ struct bench_args {
 	bool spin;     /* TCP: receive without blocking, in a loop */
 	bool waitall;  /* TCP: receive whole messages with MSG_WAITALL */
 	bool epoll;    /* TCP: sleep in epoll_wait, then receive */
-	bool exchange; /* TCP connect: a request and a reply on each connection */
+	bool exchange; /* TCP connect, conversion: a request and a reply on each connection */
 };
 
 /* Figures of a run; printed as JSON. Those that are 0 are left out. */
@@ -38,8 +38,8 @@ struct bench_mode {
 	int (*run)(const struct bench_args *args, uint16_t port, struct bench_result *result);
 };
 
-/* modes_tcp.c, modes_flue.c; each ends with an entry without a name. */
-extern const struct bench_mode bench_tcp_modes[], bench_flue_modes[];
+/* modes_tcp.c, modes_flue.c, modes_convert.c; each ends with an entry without a name. */
+extern const struct bench_mode bench_tcp_modes[], bench_flue_modes[], bench_convert_modes[];
 
 /* "bench: ...: errno" on stderr; returns 1. */
 int bench_fail(const char *what);

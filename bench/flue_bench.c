@@ -59,7 +59,8 @@ static const struct argp_option options[] = {
 	{ "spin", 's', NULL, 0, "TCP: spin instead of sleeping", 0 },
 	{ "waitall", 'a', NULL, 0, "TCP: receive with MSG_WAITALL", 0 },
 	{ "epoll", 'E', NULL, 0, "TCP ping-pong: epoll_wait before each receive", 0 },
-	{ "exchange", 'e', NULL, 0, "TCP: exchange a request and a reply on each connection", 0 },
+	{ "exchange", 'e', NULL, 0, "TCP, conversion: a request and a reply on each connection",
+	  0 },
 	{ 0 },
 };
 
@@ -107,9 +108,10 @@ static const struct argp argp = { .options = options, .parser = parse, .args_doc
 
 static const struct bench_mode *find_mode(const char *name)
 {
-	const struct bench_mode *const lists[] = { bench_tcp_modes, bench_flue_modes };
+	const struct bench_mode *const lists[] = { bench_tcp_modes, bench_flue_modes,
+						   bench_convert_modes };
 
-	for (size_t i = 0; i < 2; i++) {
+	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
 		for (const struct bench_mode *m = lists[i]; m->name; m++) {
 			if (strcmp(m->name, name) == 0)
 				return m;

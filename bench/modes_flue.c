@@ -8,27 +8,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "crowd.h"
 #include "hist.h"
 #include "serve.h"
 #include "session.h"
 #include "util.h"
-
-#define CONNECT_DEPTH 16 /* of each queue of the connections that are only counted */
-
-static struct flue_adapter *open_adapter(void)
-{
-	struct flue_open_attr attr = FLUE_ATTR(struct flue_open_attr);
-
-	return flue_open(&attr);
-}
-
-static struct sockaddr_in loopback(uint16_t port)
-{
-	struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = port };
-
-	address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	return address;
-}
 
 static void tell_port(const struct sockaddr_storage *local, void *arg)
 {
@@ -38,9 +22,9 @@ static void tell_port(const struct sockaddr_storage *local, void *arg)
 static int session_serve(const struct bench_args *args, int port_fd)
 {
 	struct serve_attr attr = { .wait = args->wait, .clients = 1, .at_once = 1 };
-	struct sockaddr_in local = loopback(0);
+	struct sockaddr_in local = bench_loopback(0);
 
-	attr.adapter = open_adapter();
+	attr.adapter = bench_open_adapter();
 	if (!attr.adapter)
 		return bench_fail("flue_open");
 	attr.local = (const struct sockaddr *)&local;
@@ -55,14 +39,14 @@ static int session_serve(const struct bench_args *args, int port_fd)
 static int session_measure(const struct bench_args *args, uint16_t port, struct session_test *test,
 			   struct session_result *result)
 {
-	struct sockaddr_in to = loopback(port);
+	struct sockaddr_in to = bench_loopback(port);
 	struct session_attr attr = { .remote = (struct sockaddr *)&to, .remote_len = sizeof(to) };
 	struct session_test warm = *test;
 	struct session_result ignored = { 0 };
 	struct session s;
 	bool good;
 
-	attr.adapter = open_adapter();
+	attr.adapter = bench_open_adapter();
 	if (!attr.adapter)
 		return bench_fail("flue_open");
 	attr.wait = args->wait;
@@ -130,56 +114,6 @@ static int pingpong_run(const struct bench_args *args, uint16_t port, struct ben
 	return 0;
 }
 
-/* Many connections of which none carries data: what they cost to make and to keep. */
-struct crowd {
-	struct flue_adapter *adapter;
-	struct flue_pd *pd;
-	struct flue_cq *cq;
-	struct flue_qp **qp;
-	uint64_t n;
-};
-
-static bool crowd_open(struct crowd *c, uint64_t room)
-{
-	memset(c, 0, sizeof(*c));
-	c->qp = calloc(room, sizeof(struct flue_qp *));
-	c->adapter = open_adapter();
-	if (!c->qp || !c->adapter)
-		return false;
-	c->pd = flue_create_pd(c->adapter);
-	c->cq = flue_create_cq(c->adapter, 4096);
-	return c->pd && c->cq;
-}
-
-static struct flue_qp *crowd_add(struct crowd *c)
-{
-	struct flue_qp_attr attr = FLUE_ATTR(struct flue_qp_attr);
-	struct flue_qp *qp;
-
-	attr.send_cq = attr.recv_cq = c->cq;
-	attr.sq_depth = attr.rq_depth = CONNECT_DEPTH;
-	qp = c->pd->ops->create_qp(c->pd, &attr);
-	if (qp)
-		c->qp[c->n++] = qp;
-	return qp;
-}
-
-static void crowd_close(struct crowd *c)
-{
-	while (c->n > 0)
-		flue_destroy_qp(c->qp[--c->n]);
-	if (c->cq)
-		flue_destroy_cq(c->cq);
-	if (c->pd)
-		flue_destroy_pd(c->pd);
-	if (c->adapter)
-		flue_close(c->adapter);
-	free(c->qp);
-}
-
-/* A few first, so that what is needed once (threads, tables, code pages) is not counted. */
-#define CROWD_FIRST 16
-
 static bool crowd_accept(struct crowd *c, struct flue_listener *listener, uint64_t n)
 {
 	struct flue_conn_attr conn = FLUE_ATTR(struct flue_conn_attr);
@@ -197,7 +131,7 @@ static bool crowd_accept(struct crowd *c, struct flue_listener *listener, uint64
 static bool crowd_connect(struct crowd *c, uint16_t port, uint64_t n)
 {
 	struct flue_conn_attr conn = FLUE_ATTR(struct flue_conn_attr);
-	struct sockaddr_in to = loopback(port);
+	struct sockaddr_in to = bench_loopback(port);
 
 	conn.remote = (struct sockaddr *)&to;
 	conn.remote_len = sizeof(to);
@@ -225,7 +159,7 @@ static bool accept_last(struct crowd *c, struct flue_listener *listener, uint64_
 static int connect_serve(const struct bench_args *args, int port_fd)
 {
 	struct flue_listen_attr attr = FLUE_ATTR(struct flue_listen_attr);
-	struct sockaddr_in local = loopback(0);
+	struct sockaddr_in local = bench_loopback(0);
 	struct flue_listener *listener;
 	struct crowd crowd;
 	uint64_t before;

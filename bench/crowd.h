@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT */
+/* Many connections of which none carries data: what they cost to make and to keep. */
+#ifndef FLUE_BENCH_CROWD_H
+#define FLUE_BENCH_CROWD_H
+
+#include <flue/flue.h>
+#include <netinet/in.h>
+
+/* A few first, so that what is needed once (threads, tables, code pages) is not counted. */
+#define CROWD_FIRST 16
+
+struct crowd {
+	struct flue_adapter *adapter;
+	struct flue_pd *pd;
+	struct flue_cq *cq;
+	struct flue_qp **qp;
+	uint64_t n;
+};
+
+bool crowd_open(struct crowd *c, uint64_t room);
+/* Another queue pair, or NULL. */
+struct flue_qp *crowd_add(struct crowd *c);
+void crowd_close(struct crowd *c);
+
+struct flue_adapter *bench_open_adapter(void);
+struct sockaddr_in bench_loopback(uint16_t port);
+
+#endif
