@@ -18,6 +18,7 @@ struct bench_args {
 	bool spin;     /* TCP: receive without blocking, in a loop */
 	bool waitall;  /* TCP: receive whole messages with MSG_WAITALL */
 	bool epoll;    /* TCP: sleep in epoll_wait, then receive */
+	bool patient;  /* TCP: spin for as long as Flue's wait does, then block */
 	bool exchange; /* TCP connect, conversion: a request and a reply on each connection */
 };
 

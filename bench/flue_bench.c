@@ -59,6 +59,7 @@ static const struct argp_option options[] = {
 	{ "spin", 's', NULL, 0, "TCP: spin instead of sleeping", 0 },
 	{ "waitall", 'a', NULL, 0, "TCP: receive with MSG_WAITALL", 0 },
 	{ "epoll", 'E', NULL, 0, "TCP ping-pong: epoll_wait before each receive", 0 },
+	{ "patient", 'P', NULL, 0, "TCP ping-pong: spin for 50 us, then block", 0 },
 	{ "exchange", 'e', NULL, 0, "TCP, conversion: a request and a reply on each connection",
 	  0 },
 	{ 0 },
@@ -91,6 +92,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case 's': a->spin = true; break;
 	case 'a': a->waitall = true; break;
 	case 'E': a->epoll = true; break;
+	case 'P': a->patient = true; break;
 	case 'e': a->exchange = true; break;
 	case ARGP_KEY_ARG: a->mode = arg; break;
 	case ARGP_KEY_END:

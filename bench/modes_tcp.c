@@ -158,12 +158,26 @@ static int open_epoll(const struct bench_args *args, int fd)
 	return epoll;
 }
 
+/* What a program would do that copies the way Flue waits. */
+#define PATIENCE_NS 50000
+
+static void spin_for_a_while(int fd)
+{
+	uint64_t until = util_now_ns() + PATIENCE_NS;
+	uint8_t first;
+
+	while (recv(fd, &first, 1, MSG_DONTWAIT | MSG_PEEK) < 0 && util_now_ns() < until)
+		;
+}
+
 static bool recv_message(const struct bench_args *args, int epoll, int fd, uint8_t *buffer)
 {
 	struct epoll_event event;
 
 	if (epoll >= 0 && epoll_wait(epoll, &event, 1, -1) < 0)
 		return false;
+	if (args->patient)
+		spin_for_a_while(fd);
 	return recv_all(fd, buffer, args->size, flags_of(args));
 }
 
