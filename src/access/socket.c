@@ -181,8 +181,6 @@ static int keep_switch(struct acc_socket *s, const struct flue_switch_attr *from
 	if (want.private_len)
 		memcpy(sw->private_data, want.private_data, want.private_len);
 	want.private_data = sw->private_data;
-	want.ird = s->want_ird;
-	want.ord = s->want_ord;
 	want.flags |= FLUE_CONN_ASYNC;
 	sw->attr = want;
 	return 0;

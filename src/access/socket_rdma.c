@@ -337,7 +337,7 @@ struct flue_mr *sock_alloc_stag(struct flue_socket *pub)
 		attr.addr = s;
 		attr.length = 1;
 		attr.revoked = true;
-		st->mr = s->pd->pd->ops->register_mr(s->pd->pd, &attr);
+		st->mr = pub->pd->ops->register_mr(pub->pd, &attr);
 		rc = st->mr ? 0 : -errno;
 	}
 	if (rc) {

@@ -62,7 +62,7 @@ int sock_need_pd(struct acc_socket *s, struct acc_socket *related)
 	int rc = 0;
 
 	pthread_mutex_lock(&s->lock);
-	have = s->pd;
+	have = s->pub.pd; /* an own one, or the control client's */
 	pthread_mutex_unlock(&s->lock);
 	if (have && !related)
 		return 0;
@@ -286,6 +286,8 @@ void sock_release(struct acc_socket *s)
 		qp->ops->destroy(qp);
 	else if (qp)
 		leave_control_qp(s, qp);
+	if (!s->pd)
+		s->pub.pd = NULL;
 	s->pub.qp = NULL;
 	leave_cq(s);
 	for (uint32_t i = 0; i < s->n_keys; i++)
@@ -328,6 +330,9 @@ static uint32_t take_control_qp(struct acc_socket *s, struct flue_qp *qp)
 	struct acc_qp *q = to_qp(qp);
 	bool taken;
 
+	/* Keys that exist already are of no use to a queue pair of another domain. */
+	if (s->pd)
+		return FLUE_RESERVE_NO_PD;
 	pthread_mutex_lock(&q->lock);
 	taken = q->hear; /* by another socket */
 	if (!taken) {
@@ -339,6 +344,7 @@ static uint32_t take_control_qp(struct acc_socket *s, struct flue_qp *qp)
 		return FLUE_RESERVE_NO_QP;
 	s->own_qp = false;
 	s->pub.qp = qp;
+	s->pub.pd = qp->pd;
 	return FLUE_RESERVE_OK;
 }
 

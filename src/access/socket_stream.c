@@ -167,6 +167,8 @@ void sock_try_transfer(struct acc_socket *s)
 		s->adopted = true;
 		s->owns_fd = false;
 		s->sw.stream.fd = s->pub.fd;
+		s->sw.attr.ird = s->want_ird;
+		s->sw.attr.ord = s->want_ord;
 		s->sw.attr.timeout_ms = (int)((s->deadline - min_u64(now, s->deadline)) /
 					      NSEC_PER_MSEC);
 		if (s->sw.attr.timeout_ms < 1)

@@ -576,24 +576,13 @@ static void ready(struct engine_io *io, uint32_t events)
 		qp_rx_run(q);
 }
 
-static int make_rings(struct qp *q, const struct mpa_terms *t)
+static uint32_t ring_mask(uint32_t entries)
 {
-	struct irq_entry *irq = calloc(t->ird ? t->ird : 1, sizeof(*irq));
-	struct orq_entry *orq = calloc(t->ord ? t->ord : 1, sizeof(*orq));
+	uint32_t n = 1;
 
-	if (!irq || !orq) {
-		free(irq);
-		free(orq);
-		return -ENOMEM;
-	}
-	free(q->irq);
-	free(q->orq);
-	q->irq = irq;
-	q->orq = orq;
-	q->ird = t->ird;
-	q->ord = t->ord;
-	q->irq_head = q->irq_tail = q->orq_head = 0;
-	return 0;
+	while (n < entries)
+		n *= 2;
+	return n - 1;
 }
 
 /* Behind the last Read of ours, counting one whose request is half out. */
@@ -602,11 +591,12 @@ static uint32_t reads_out(const struct qp *q)
 	return q->tx.has_part ? q->tx.part.after.orq_tail : q->tx.cur.orq_tail;
 }
 
-/* What is outstanding moves to its place in the new rings. */
+/* New rings; what is outstanding moves to its place in them. */
 static int resize_rings(struct qp *q, uint32_t ird, uint32_t ord)
 {
-	struct irq_entry *irq = calloc(ird ? ird : 1, sizeof(*irq));
-	struct orq_entry *orq = calloc(ord ? ord : 1, sizeof(*orq));
+	uint32_t irq_mask = ring_mask(ird), orq_mask = ring_mask(ord);
+	struct irq_entry *irq = calloc(irq_mask + 1, sizeof(*irq));
+	struct orq_entry *orq = calloc(orq_mask + 1, sizeof(*orq));
 
 	if (!irq || !orq) {
 		free(irq);
@@ -614,16 +604,25 @@ static int resize_rings(struct qp *q, uint32_t ird, uint32_t ord)
 		return -ENOMEM;
 	}
 	for (uint32_t i = q->irq_head; i != q->irq_tail; i++)
-		irq[i % ird] = q->irq[i % q->ird];
+		irq[i & irq_mask] = *qp_irq(q, i);
 	for (uint32_t i = q->orq_head; i != reads_out(q); i++)
-		orq[i % ord] = q->orq[i % q->ord];
+		orq[i & orq_mask] = *qp_orq(q, i);
 	free(q->irq);
 	free(q->orq);
 	q->irq = irq;
 	q->orq = orq;
+	q->irq_mask = irq_mask;
+	q->orq_mask = orq_mask;
 	q->ird = ird;
 	q->ord = ord;
 	return 0;
+}
+
+static int make_rings(struct qp *q, const struct mpa_terms *t)
+{
+	q->tx.has_part = false;
+	q->irq_head = q->irq_tail = q->orq_head = q->tx.cur.orq_tail = 0;
+	return resize_rings(q, t->ird, t->ord);
 }
 
 /* FPDUs follow the path's segment size, unless the other end is one of us (RFC 5044 5.1). */

@@ -150,9 +150,10 @@ struct qp {
 	struct qp_tx tx;
 	struct qp_rx rx;
 	uint32_t ird, ord;
-	struct irq_entry *irq; /* ring of ird entries */
+	struct irq_entry *irq; /* ring of ird entries, see qp_irq() */
 	uint32_t irq_head, irq_tail;
-	struct orq_entry *orq; /* ring of ord entries */
+	struct orq_entry *orq; /* ring of ord entries, see qp_orq() */
+	uint32_t irq_mask, orq_mask;
 	uint32_t orq_head;
 	int close_timeout_ms;
 	atomic_bool peer_closed; /* Closing because the peer began to */
@@ -166,6 +167,17 @@ struct qp {
 	struct rnic_conn_info info;
 	uint8_t private_data[MPA_PD_MAX];
 };
+
+/* Entries by number. The numbers wrap, so the rings are as large as the next power of two. */
+static inline struct irq_entry *qp_irq(struct qp *q, uint32_t n)
+{
+	return &q->irq[n & q->irq_mask];
+}
+
+static inline struct orq_entry *qp_orq(struct qp *q, uint32_t n)
+{
+	return &q->orq[n & q->orq_mask];
+}
 
 struct qp_attr {
 	struct rnic_pd *pd;

@@ -178,7 +178,7 @@ static void describe(struct qp *q, const struct tx_cursor *c, struct ddp_segment
 	switch (c->kind) {
 	case TX_REQUEST: describe_request(q, c, s, total); break;
 	case TX_RESPONSE: {
-		const struct rdmap_read_request *r = &q->irq[c->irq_next % q->ird].req;
+		const struct rdmap_read_request *r = &qp_irq(q, c->irq_next)->req;
 
 		s->opcode = RDMAP_READ_RESPONSE;
 		s->tagged = true;
@@ -207,7 +207,7 @@ static size_t put_fixed(struct qp *q, const struct tx_cursor *c, const struct dd
 		return rdmap_terminate_encode(&q->tx.term, buf);
 	if (s->opcode != RDMAP_READ_REQUEST)
 		return 0;
-	o = &q->orq[c->orq_tail % (q->ord ? q->ord : 1)];
+	o = qp_orq(q, c->orq_tail);
 	*o = (struct orq_entry) { .wqe = c->next_wqe, .rtr = c->kind == TX_RTR };
 	if (!o->rtr) {
 		const struct wqe *w = current_wqe(q, c);
@@ -309,7 +309,7 @@ static enum tx_stop gather(struct qp *q, const struct tx_cursor *c, uint32_t off
 			return add_piece(b, (char *)w->sg + off, len, NULL) ? TX_BUILT : TX_FULL;
 		return gather_sges(q, w, off, len, b);
 	}
-	r = &q->irq[c->irq_next % q->ird].req;
+	r = &qp_irq(q, c->irq_next)->req;
 	if (mem_get(&q->rnic->mem, &q->tx.cache, r->src_stag, q->pd, q->qpn, FLUE_REMOTE_READ,
 		    r->src_to + off, len, &p, &ref) != MEM_OK)
 		return TX_BAD_SOURCE;

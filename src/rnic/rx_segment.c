@@ -25,7 +25,7 @@ static const uint32_t invalidate_faults[] = {
 
 static struct orq_entry *orq_first(struct qp *q)
 {
-	return &q->orq[q->orq_head % (q->ord ? q->ord : 1)];
+	return qp_orq(q, q->orq_head);
 }
 
 static bool is_send(uint8_t opcode)
@@ -143,7 +143,7 @@ static uint32_t check_read_request(struct qp *q, const struct ddp_segment *s,
 
 static uint32_t deliver_read_request(struct qp *q, const uint8_t *payload)
 {
-	rdmap_read_request_decode(&q->irq[q->irq_tail % q->ird].req, payload);
+	rdmap_read_request_decode(&qp_irq(q, q->irq_tail)->req, payload);
 	q->irq_tail++;
 	q->rx.msn_read++;
 	return WIRE_OK;

@@ -152,6 +152,7 @@ static void late_listener_hears_of_what_exists_and_both_go_on(void **state)
 
 	skip_if_we_cannot();
 	first = listen_with(&early);
+	AWAIT(early_count("lo", FLUE_INTERFACE_EXISTING) == 1);
 	run("ip link add vb0 type veth peer name vb1");
 	run("ip link set vb0 up && ip link set vb1 up && ip addr add 192.0.2.2/24 dev vb0");
 	AWAIT(model_has_address(&early, "vb0", "192.0.2.2"));
@@ -259,6 +260,10 @@ static void prepare_noise(void)
 {
 	run("ip link add vd0 type veth peer name vd1 && ip link set vd0 up && ip link set vd1 up");
 	run("ip link add ve0 type veth peer name ve1 && ip link set ve0 up && ip link set ve1 up");
+	/* Who is not running yet cannot be about to go down. */
+	run("for i in $(seq 500); do"
+	    " [ $(ip -o link show up | grep -c 'v[de][01].*LOWER_UP') = 4 ] && exit 0; sleep 0.01;"
+	    " done; exit 1");
 }
 
 static void check_noise(void)
