@@ -126,7 +126,7 @@ struct flue_qp_ops {
 	size_t size;
 	/* Aborts a live connection without waiting for its peer, then frees. Requests that were not
 	 * completed yield no completions; those already in a CQ are removed from it. EDEADLK: from
-	 * a callback of this QP. */
+	 * a callback of this QP. EBUSY: an RDMA socket uses it. */
 	bool (*destroy)(struct flue_qp *qp);
 	/*
 	 * Post a list of requests, all or as many as fit. On failure *bad (if bad is not NULL) is the

@@ -243,14 +243,15 @@ struct flue_gang {
 };
 
 /* Begins the switch of many connections in one call; each is answered by its own SWITCHED. Returns
- * how many were begun; `error` says why the others were not. */
+ * how many were begun; `error` says why the others were not. One whose receive was refused has been
+ * switched all the same, and waits for another rdma_recv() or for destroy(). */
 FLUE_API size_t flue_socket_switch_gang(struct flue_gang *gang, size_t n);
 
 /*
  * The plain form. `qp`: Idle, of the program. Blocks until the connection is in RDMA mode, with
  * receives that were posted before. Raises no CONNECTED; DISCONNECTED comes as for any connection.
- * EINVAL, EISCONN, EBADF, ENOTSOCK, EPROTOTYPE, ENOTCONN, EOPNOTSUPP, EDEADLK, ENODEV: nothing happened,
- * the descriptor is the program's. Any other failure (ETIMEDOUT, ECONNRESET, EPROTO, ECONNREFUSED: the
+ * EINVAL, EISCONN, EBADF, ENOTSOCK, EPROTOTYPE, ENOTCONN, EOPNOTSUPP, EDEADLK, ENODEV and whatever
+ * else getpeername(2) says: nothing happened, the descriptor is the program's. Any other failure (ETIMEDOUT, ECONNRESET, EPROTO, ECONNREFUSED: the
  * peer's reply was a reject) has ended the connection and closed the descriptor.
  */
 FLUE_API bool flue_socket_convert(struct flue_qp *qp, int fd, const struct flue_switch_attr *attr);

@@ -93,8 +93,11 @@ static int convert(struct acc_qp *qp, int fd, const struct flue_switch_attr *sw,
 	}
 	if (rc == 0) {
 		rc = qp->ops->adopt_stream(qp->prov, &stream, attr);
-		if (rc == 0)
-			return acc_conn_finish(qp, attr, 0);
+		if (rc == 0) {
+			rc = acc_conn_finish(qp, attr, 0);
+			/* The descriptor is gone, and the program must be able to tell. */
+			return nothing_happened(rc) ? -EPROTO : rc;
+		}
 		acc_conn_finish(qp, attr, rc);
 	}
 	if (!nothing_happened(rc))

@@ -26,6 +26,8 @@ static bool qp_destroy(struct flue_qp *pub)
 	/* Also from on_completion() of one of its own completions. */
 	if (acc_in_callback(qp))
 		return acc_ok(-EDEADLK);
+	if (qp->hear && !acc_inherited(to_adapter(pub->pd->adapter)))
+		return acc_ok(-EBUSY);
 	rc = acc_op_result(&op, qp->ops->destroy_qp(qp->prov, &op.base));
 	if (rc)
 		return acc_ok(rc);

@@ -743,39 +743,6 @@ static void socket_may_be_destroyed_in_the_handler_of_a_control_queue_pair(void 
 	fake_destroy_qp(control);
 }
 
-/* ---- several threads ---- */
-
-static void *alloc_main(void *arg)
-{
-	for (unsigned i = 0; i < 20; i++) {
-		struct flue_mr *mr = s->ops->alloc_stag(s);
-
-		if (!mr || !s->ops->free_stag(s, mr))
-			return s;
-	}
-	return NULL;
-}
-
-/* Keys may be allocated while a reservation is under way; there is one domain. */
-static void keys_and_reservation_at_the_same_time_make_one_domain(void **state)
-{
-	pthread_t thread;
-	void *bad;
-
-	for (unsigned i = 0; i < 50; i++) {
-		struct flue_reserve_attr r = FLUE_ATTR(struct flue_reserve_attr);
-
-		r.sq_depth = r.rq_depth = 1;
-		drop_one(0);
-		s = open_one(0);
-		assert_int_equal(pthread_create(&thread, NULL, alloc_main, NULL), 0);
-		assert_true(s->ops->reserve(s, &r));
-		pthread_join(thread, &bad);
-		assert_null(bad);
-		assert_int_equal(fake.pds, 1);
-	}
-}
-
 #define WITH_SOCKET(test) cmocka_unit_test_setup_teardown(test, open_socket, close_sockets)
 
 int main(void)
@@ -815,7 +782,6 @@ int main(void)
 		WITH_SOCKET(control_queue_pair_must_be_idle_and_of_the_same_adapter),
 		WITH_SOCKET(control_queue_pair_that_connects_by_itself_tells_the_socket_nothing),
 		WITH_SOCKET(socket_may_be_destroyed_in_the_handler_of_a_control_queue_pair),
-		WITH_SOCKET(keys_and_reservation_at_the_same_time_make_one_domain),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -798,7 +798,7 @@ static struct heard {
 	atomic_uint n, running, overlaps, inside, deadlocks;
 	atomic_bool hold, in_call;
 	pthread_t program;
-	struct flue_socket_event last;
+	atomic_uint last_type, last_id;
 } heard;
 
 static void on_event(const struct flue_socket_event *ev, void *arg)
@@ -811,7 +811,8 @@ static void on_event(const struct flue_socket_event *ev, void *arg)
 		atomic_fetch_add(&h->inside, 1);
 	if (!ev->socket->ops->destroy(ev->socket) && errno == EDEADLK)
 		atomic_fetch_add(&h->deadlocks, 1);
-	h->last = *ev;
+	atomic_store(&h->last_type, ev->type);
+	atomic_store(&h->last_id, (unsigned)ev->id);
 	while (atomic_load(&h->hold))
 		usleep(500);
 	atomic_fetch_sub(&h->running, 1);
@@ -861,12 +862,12 @@ static void callbacks_come_one_at_a_time_and_not_inside_calls(void **state)
 		assert_true(s->ops->switch_mode(s, &to, 31));
 	}
 	await_heard(21);
-	assert_int_equal(heard.last.id, 30);
+	assert_int_equal(heard.last_id, 30);
 	assert_true(s->ops->rdma_recv(s, octets, 10, 32));
 	await_heard(22);
-	assert_int_equal(heard.last.type, FLUE_SOCKET_SWITCHED);
+	assert_int_equal(heard.last_type, FLUE_SOCKET_SWITCHED);
 	await_heard(24); /* after two seconds */
-	assert_int_equal(heard.last.type, FLUE_SOCKET_ENDED);
+	assert_int_equal(heard.last_type, FLUE_SOCKET_ENDED);
 	atomic_store(&heard.in_call, false);
 	assert_int_equal(heard.overlaps, 0);
 	assert_int_equal(heard.inside, 0);
@@ -914,8 +915,8 @@ static void child_of_fork_can_only_destroy(void **state)
 	stag = s->ops->alloc_stag(s);
 	assert_true(fake_socket_to(s, FLUE_OFFLOAD_DONE));
 	pthread_mutex_lock(&own->share_lock);
-	pthread_mutex_lock(&own->tasks.lock);
 	pthread_mutex_lock(&to_socket(s)->lock);
+	pthread_mutex_lock(&own->tasks.lock);
 	pid = fork();
 	if (pid == 0) {
 		unsigned wrong = 0;
@@ -930,8 +931,8 @@ static void child_of_fork_can_only_destroy(void **state)
 		wrong += !flue_close(a);
 		_exit((int)wrong);
 	}
-	pthread_mutex_unlock(&to_socket(s)->lock);
 	pthread_mutex_unlock(&own->tasks.lock);
+	pthread_mutex_unlock(&to_socket(s)->lock);
 	pthread_mutex_unlock(&own->share_lock);
 	assert_true(pid > 0);
 	assert_int_equal(waitpid(pid, &status, 0), pid);

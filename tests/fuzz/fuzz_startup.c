@@ -6,7 +6,9 @@
  *
  * Input: three octets of settings (role and what we do with a request; flags of connect() and
  * accept()), an octet that cuts the stream, then either the octets as they are or, FRAMED, the
- * fields of a start-up frame and then the rest as they are.
+ * fields of a start-up frame and then the rest as they are. ADOPT: the stream was live before and
+ * is taken over; LEAVE says that there are no frames (RDMAC style), and one more octet how much of
+ * what follows had been read by then.
  *
  * Invariants: CONNECTED or CONNECT_FAILED at most once, and DISCONNECTED once for a CONNECTED;
  * what we send begins with a frame of the right kind; nothing of the endpoint is left, and the
@@ -27,7 +29,16 @@
 #include "rnic/listener.h"
 #include "rnic/qp.h"
 
-enum { INITIATOR = 1, FRAMED = 2, REJECT = 4, LEAVE = 8, TIMEOUT = 16, CLOSE = 32, AGAIN = 64 };
+enum {
+	INITIATOR = 1,
+	FRAMED = 2,
+	REJECT = 4,
+	LEAVE = 8,
+	TIMEOUT = 16,
+	CLOSE = 32,
+	AGAIN = 64,
+	ADOPT = 128
+};
 
 static struct rnic *rnic;
 static struct engine *engine;
@@ -197,6 +208,25 @@ static void feed_frame(struct source *in)
 		feed(buf, (size_t)len);
 }
 
+/* As much of the input as had been read from the stream before; the rest comes as ever. */
+static void adopt(struct source *in)
+{
+	struct cep_adopt a = { .initiator = flags & INITIATOR, .raw = flags & LEAVE };
+	size_t early = (size_t)take(in, 1);
+	int fds[2];
+
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0);
+	peer = fds[1];
+	a.fd = fds[0];
+	a.early_len = early < in->left ? early : in->left;
+	a.early = in->data;
+	in->data += a.early_len;
+	in->left -= a.early_len;
+	if (a.raw)
+		attr.private_len = 0;
+	CHECK(cep_adopt(qp, &a, &attr) == 0);
+}
+
 static void begin(struct source *in)
 {
 	flags = (unsigned)take(in, 1);
@@ -212,7 +242,9 @@ static void begin(struct source *in)
 	ups = fails = downs = requests = 0;
 	out_len = 0;
 	waiting = NULL;
-	if (flags & INITIATOR) {
+	if (flags & ADOPT) {
+		adopt(in);
+	} else if (flags & INITIATOR) {
 		CHECK(cep_connect(qp, &attr) == 0);
 		peer = accept4(door, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 		CHECK(peer >= 0);
@@ -223,13 +255,18 @@ static void begin(struct source *in)
 	drive();
 }
 
+static bool is_raw(void)
+{
+	return flags & ADOPT && flags & LEAVE;
+}
+
 /* What was sent begins with a frame, and that is what it should be. */
 static void check_output(void)
 {
 	struct mpa_frame f;
 	int used = mpa_frame_decode(&f, out, out_len, !(flags & INITIATOR));
 
-	if (out_len == 0)
+	if (out_len == 0 || is_raw())
 		return;
 	CHECK(used > 0);
 	CHECK(f.rev == 1 || f.rev == 2);
@@ -271,7 +308,9 @@ static void finish(void)
 	while ((peer = accept4(door, NULL, NULL, SOCK_CLOEXEC)) >= 0)
 		close(peer);
 	CHECK(ups + fails <= 1 && downs == ups);
-	CHECK(flags & INITIATOR ? ups + fails == 1 && requests == 0 : requests <= 1);
+	if (flags & (INITIATOR | ADOPT)) /* the outcome is told, whatever it is */
+		CHECK(ups + fails == 1 && requests == 0);
+	CHECK(requests <= 1);
 	CHECK(LIST_EMPTY(&rnic->ceps) && listener->half_open == 0 && !qp->cep);
 	CHECK(TAILQ_EMPTY(&engine->timers) && TAILQ_EMPTY(&engine->notes) && engine->n_ios == 1);
 	CHECK(qp->io.fd < 0 && !qp->rx.buf);
@@ -293,7 +332,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		close(peer);
 		peer = -1;
 		drive();
-		if (flags & INITIATOR && flags & AGAIN)
+		if (flags & INITIATOR && flags & AGAIN && !(flags & ADOPT))
 			open_again();
 	}
 	feed(in.data, in.left);

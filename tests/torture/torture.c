@@ -32,8 +32,9 @@ static const struct {
 	const char *name;
 	const struct scenario *scenarios;
 } groups[] = {
-	{ "objects", object_scenarios }, { "setup", setup_scenarios }, { "small", small_scenarios },
-	{ "large", large_scenarios },    { "close", close_scenarios },
+	{ "objects", object_scenarios }, { "setup", setup_scenarios },
+	{ "small", small_scenarios },    { "large", large_scenarios },
+	{ "close", close_scenarios },    { "convert", convert_scenarios },
 };
 
 int torture_timeout_ms;
@@ -295,6 +296,6 @@ int main(int argc, char **argv)
 	}
 	if (argc > 1 && !strcmp(argv[1], "sandbox"))
 		return cmocka_run_group_tests(sandbox, NULL, NULL);
-	fprintf(stderr, "usage: torture objects|setup|small|large|close|sandbox [--all]\n");
+	fprintf(stderr, "usage: torture objects|setup|small|large|close|convert|sandbox [--all]\n");
 	return 2;
 }

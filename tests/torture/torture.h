@@ -22,7 +22,7 @@ struct scenario {
 };
 
 extern const struct scenario object_scenarios[], setup_scenarios[], small_scenarios[],
-	large_scenarios[], close_scenarios[]; /* end with a NULL name */
+	large_scenarios[], close_scenarios[], convert_scenarios[]; /* end with a NULL name */
 
 /* A promise the library must keep whatever fails. */
 void torture_promise(bool kept, const char *format, ...) __attribute__((format(printf, 2, 3)));
