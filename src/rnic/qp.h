@@ -120,6 +120,7 @@ struct qp_rx {
 	bool progress;     /* this run read something, so there may be something to send */
 	bool rtr_send;     /* a zero-length Send as ready-to-receive is expected */
 	bool fresh;        /* the buffer holds octets that were not parsed yet */
+	bool in_write;     /* a Write has begun, and its last segment is still to come */
 	bool fin;          /* the peer has closed its half */
 };
 

@@ -274,7 +274,7 @@ static void end_of_stream(struct qp *q)
 	/* Behind a fault everything was thrown away, so there the stream always is at one. */
 	if (!qp_rx_at_boundary(q))
 		qp_apply(q, QPE_LLP_LOST, FLUE_CLOSE_LOST, ECONNRESET);
-	else if (qp_is_idle(q) && !q->rx.have_wqe) /* nor in the middle of a Send */
+	else if (qp_is_idle(q) && !q->rx.have_wqe && !q->rx.in_write) /* nor inside a message */
 		qp_peer_closed(q);
 	else
 		qp_apply(q, QPE_FIN_BUSY, FLUE_CLOSE_BAD, 0);

@@ -183,6 +183,19 @@ static void qp_that_loses_its_peer_in_the_middle_of_an_fpdu_says_lost(void **sta
 	assert_int_equal(flue_qp_state(&owner), FLUE_QP_ERROR);
 }
 
+/* The one segment that came has no Last flag. */
+static void qp_whose_peer_closes_inside_a_write_says_bad_close(void **state)
+{
+	/* A Write of no octets: its STag is not looked at. */
+	uint8_t fpdu[2 + 14 + 4] = { 0, 14, 0x81, 0x40 };
+
+	assert_int_equal(send(peer, fpdu, sizeof(fpdu), MSG_NOSIGNAL), sizeof(fpdu));
+	shutdown(peer, SHUT_WR);
+	assert_true(ended());
+	assert_int_equal(end.reason, FLUE_CLOSE_BAD);
+	assert_int_equal(flue_qp_state(&owner), FLUE_QP_ERROR);
+}
+
 static void qp_in_error_flushes_what_is_posted_then_starts_afresh(void **state)
 {
 	struct flue_recv_wr recv_wr = { .id = 1 };
@@ -216,6 +229,7 @@ int main(void)
 		TEST(qp_answers_a_fin_with_its_own_and_becomes_idle),
 		TEST(qp_closing_gives_up_on_a_peer_that_does_not_close),
 		TEST(qp_that_loses_its_peer_in_the_middle_of_an_fpdu_says_lost),
+		TEST(qp_whose_peer_closes_inside_a_write_says_bad_close),
 		TEST(qp_in_error_flushes_what_is_posted_then_starts_afresh),
 	};
 

@@ -354,7 +354,7 @@ uint32_t rx_segment_deliver(struct qp *q, const struct ddp_segment *s, const uin
 	case RDMAP_READ_RESPONSE: return deliver_read_response(q, s);
 	case RDMAP_READ_REQUEST: return deliver_read_request(q, payload);
 	case RDMAP_TERMINATE: return deliver_terminate(q, s, payload);
-	case RDMAP_WRITE: return WIRE_OK;
+	case RDMAP_WRITE: q->rx.in_write = !s->last; return WIRE_OK;
 	default: return deliver_send(q, s);
 	}
 }
