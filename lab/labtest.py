@@ -126,7 +126,7 @@ class Lab:
     def host(self, *argv):
         return Program("host " + os.path.basename(argv[0]), [self.tool("in-net"), self.state, *argv])
 
-    def wait_guest_listens(self, port, timeout=10):
+    def wait_guest_listens(self, port, timeout=30):
         # siw's listeners are kernel sockets and show up here; the programs themselves say nothing.
         command = f"until grep -q ':{port:04X} 0*:0000 0A ' /proc/net/tcp; do sleep 0.05; done"
         waiting = self.guest(command)
@@ -166,8 +166,8 @@ class Capture:
                               text=True, check=False)
         return done.returncode, (done.stdout + done.stderr).strip()
 
-    def summary(self):
-        return self.reader()
+    def summary(self, *wanted):
+        return self.reader(*wanted)
 
     def terminates(self):
         return self.reader("--terminates")[1].splitlines()

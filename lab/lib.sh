@@ -41,9 +41,14 @@ need_programs()
 	[ ${#missing[@]} -eq 0 ] || skip "missing programs: ${missing[*]}"
 }
 
+# A process that has ended is not alive, even if nobody has asked for its status yet: where process 1 is
+# a simple one, that takes seconds.
 alive()
 {
-	[ -n "${1:-}" ] && kill -0 "$1" 2>/dev/null
+	local state
+	[ -n "${1:-}" ] && kill -0 "$1" 2>/dev/null || return
+	state=$(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null) || return
+	[ "${state%% *}" != Z ]
 }
 
 # wait_gone PID SECONDS: success once the process is no more.

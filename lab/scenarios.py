@@ -2,6 +2,7 @@
 import dataclasses
 import os
 
+import closing
 import mpa_probe
 from labtest import GUEST, HOST, Failed, Skipped, check, finish_all
 
@@ -113,10 +114,11 @@ def flue_peer():
 
 @dataclasses.dataclass
 class Pair:
-    """flue_peer on the host and a program in the guest; who serves starts first. PORT is replaced.
+    """flue_peer on the host and a program in the guest; who serves starts first. PORT is replaced, and SECOND,
+    another one.
 
     terminates: (who sends it, its first three bytes) that the capture must show, all and no others.
-    readable: tshark must be able to read the whole capture.
+    readable: tshark must be able to read the whole capture, or what its filter lets through.
     """
     name: str
     host: str
@@ -126,15 +128,15 @@ class Pair:
     host_status: int = 0
     guest_status: int = 0
     terminates: tuple = None
-    readable: bool = False
+    readable: object = False
     seconds: int = 60
     group: str = "flue"
 
     def start(self, lab, peer):
         port = lab.port()
-        guest = self.guest.replace("PORT", str(port))
+        guest = self.guest.replace("PORT", str(port)).replace("SECOND", str(lab.port()))
         argv = [peer, *self.host.replace("PORT", str(port)).split()]
-        if argv[1].split("-")[-1] == "server":
+        if argv[1].split("-")[-1] in ("server", "accept"):
             host = lab.host(*argv)
             host.wait_line("LISTENING")
             return host, lab.guest(guest)
@@ -157,7 +159,7 @@ class Pair:
         with lab.capture() as cap:
             self.exchange(lab, peer)
         if self.readable:
-            status, text = cap.summary()
+            status, text = cap.summary(*([self.readable] if isinstance(self.readable, str) else []))
             check(status == 0, text)
         if self.terminates is not None:
             seen = [tuple(line.split(" ", 1)) for line in cap.terminates()]
@@ -182,6 +184,12 @@ def both_ways(name, args, **kw):
     return [to_guest(name, args, **kw), from_guest(name, args, **kw)]
 
 
+def detail(terminate):
+    """Of Flue's event: layer, type, code."""
+    layer_type, code, _ = terminate.split()
+    return int(layer_type + code, 16)
+
+
 def bad_deeds():
     """The active side misbehaves, the passive one sends the Terminate: RFC form, siw's swapped."""
     # mode: Flue's bytes (layer/type, code, header bits), siw's, or None where siw does not check
@@ -196,11 +204,13 @@ def bad_deeds():
         "send-too-long": ("12 05 c0", "21 02 03"),
     }
     for mode, (flue, siw) in deeds.items():
-        yield from_guest(f"siw does {mode}", mode, terminates=((HOST, flue),), guest_says=GONE)
+        found = (f"EVENT DISCONNECTED 6 protocol fault {detail(flue):x}",)
+        yield from_guest(f"siw does {mode}", mode, terminates=((HOST, flue),), host_says=found, guest_says=GONE)
         yield to_guest(f"siw does {mode}", f"{mode} --active server", terminates=((HOST, flue),),
-                       guest_says=GONE)
+                       host_says=found, guest_says=GONE)
         if siw:
-            yield to_guest(f"Flue does {mode}", mode, terminates=((GUEST, siw),), host_says=GONE)
+            told = (f"EVENT DISCONNECTED 5 terminated by peer {detail(siw[1] + siw[0] + siw[2:]):x}",)
+            yield to_guest(f"Flue does {mode}", mode, terminates=((GUEST, siw),), host_says=told)
 
 
 FLUE = [
@@ -246,8 +256,50 @@ FLUE = [
 ] + list(bad_deeds())
 
 
+def converted_connect(name, args, lines=True, **kw):
+    """Flue makes a TCP connection and converts it as initiator; siw responds, behind the relay if there are lines."""
+    if not lines:
+        return Pair(f"converted, {name}", f"convert-connect {args} --addr {GUEST} --port PORT --quiet",
+                    f"siwpeer server {args} --addr {GUEST} --port PORT --quiet", **kw)
+    return Pair(f"converted behind lines, initiator, {name}",
+                f"convert-connect {args} --lines --addr {GUEST} --port PORT --quiet",
+                f"siwpeer server {args} --addr {GUEST} --port SECOND --quiet & "
+                f"relay accept PORT {GUEST} SECOND && wait $!",
+                host_says=("LINE HELLO siw", "LINE GO"), guest_says=("LINE LOGIN flue", "LINE RDMA", "RELAYED"), **kw)
+
+
+def converted_accept(name, args, early=False, **kw):
+    """siw connects to the relay, which connects to Flue's plain listener; Flue converts as responder."""
+    return Pair(f"converted behind lines, responder, {name}",
+                f"convert-accept {args} --lines --addr {HOST} --port PORT --quiet",
+                f"relay connect PORT {HOST} SECOND{' --eager' if early else ''} & relay=$!; "
+                f"until grep -q \"$(printf ':%04X 0*:0000 0A ' SECOND)\" /proc/net/tcp; do sleep 0.05; done; "
+                f"siwpeer client {args} --addr {GUEST} --port SECOND --quiet && wait $relay",
+                host_says=("LINE LOGIN siw", "LINE RDMA", "EARLY 2" if early else "EARLY 0"),
+                guest_says=("LINE HELLO flue", "LINE GO", "RELAYED"), **kw)
+
+
+EXCHANGES = {
+    "sends": "send --count 200 --size 3000 --pd 0123",
+    "writes": f"write {bulk(4)}",
+    "reads": f"read {bulk(4)}",
+    "writes from the server": f"write --active server {bulk(4)}",
+    "reads by the server": f"read --active server {bulk(4)}",
+}
+NO_LINES = r'!(tcp.payload matches "^(LOGIN|HELLO|RDMA|GO)")'
+CONVERTED = [
+    *(converted_connect(name, args, lines=False, readable=name == "sends") for name, args in EXCHANGES.items()),
+    *(converted_connect(name, args, readable=name == "sends" and NO_LINES) for name, args in EXCHANGES.items()),
+    *(converted_accept(name, args, readable=name == "sends" and NO_LINES) for name, args in EXCHANGES.items()),
+    *(converted_accept(f"{name}, request with the last line", EXCHANGES[name], early=True)
+      for name in ("sends", "reads")),
+    converted_connect("rejected", "reject --pd dead"),
+]
+CONVERTED[-1].host_says += ("EVENT REJECTED", "PEER-PD dead")
+
+
 def all_rows():
-    rows = SELF + [TsharkReads()] + FLUE
+    rows = SELF + [TsharkReads()] + FLUE + CONVERTED + closing.ROWS
     names = [row.name for row in rows]
     if len(set(names)) != len(names):
         raise Failed("two scenarios have the same name")

@@ -106,6 +106,7 @@ static void usage(void)
 			"  --ird N --ord N        responder_resources, initiator_depth (4, 4)\n"
 			"  --size N --count N --window N --total N --wrs N\n"
 			"  --active client|server --close wait|disconnect|exit|destroy|error\n"
+			"  --act STEP,...         before closing, see siwpeer_act.c\n"
 			"  --timeout MS --quiet   (10000; print only failed completions)\n"
 			"modes:");
 	for (size_t i = 0; i < COUNT(mode_names); i++)
@@ -138,11 +139,14 @@ static void parse_hex(struct options *o, const char *hex)
 static void parse_options(struct options *o, int argc, char **argv)
 {
 	static const struct option longs[] = {
-		{ "addr", 1, 0, 'a' },    { "port", 1, 0, 'p' },   { "pd", 1, 0, 'd' },
-		{ "ird", 1, 0, 'i' },     { "ord", 1, 0, 'o' },    { "size", 1, 0, 's' },
-		{ "count", 1, 0, 'n' },   { "window", 1, 0, 'w' }, { "total", 1, 0, 't' },
-		{ "wrs", 1, 0, 'r' },     { "quiet", 0, 0, 'q' },  { "active", 1, 0, 'A' },
-		{ "timeout", 1, 0, 'T' }, { "close", 1, 0, 'c' },  { 0 },
+		{ "addr", 1, 0, 'a' },    { "port", 1, 0, 'p' },
+		{ "pd", 1, 0, 'd' },      { "ird", 1, 0, 'i' },
+		{ "ord", 1, 0, 'o' },     { "size", 1, 0, 's' },
+		{ "count", 1, 0, 'n' },   { "window", 1, 0, 'w' },
+		{ "total", 1, 0, 't' },   { "wrs", 1, 0, 'r' },
+		{ "quiet", 0, 0, 'q' },   { "active", 1, 0, 'A' },
+		{ "timeout", 1, 0, 'T' }, { "close", 1, 0, 'c' },
+		{ "act", 1, 0, 'x' },     { 0 },
 	};
 	const char *active = "client";
 	int c;
@@ -179,6 +183,7 @@ static void parse_options(struct options *o, int argc, char **argv)
 		case 'A': active = optarg; break;
 		case 'T': o->timeout_ms = atoi(optarg); break;
 		case 'c': o->closing = find_name(close_names, COUNT(close_names), optarg); break;
+		case 'x': o->act = optarg; break;
 		default: usage();
 		}
 	}
@@ -201,7 +206,7 @@ static void print_wc(const struct peer *p, const struct ibv_wc *wc)
 {
 	const char *status = wc->status < COUNT(wc_names) ? wc_names[wc->status] : NULL;
 
-	if (p->opt.quiet && wc->status == IBV_WC_SUCCESS)
+	if (p->mute || (p->opt.quiet && wc->status == IBV_WC_SUCCESS))
 		return;
 	printf("WC %s %s %u\n", status ? status : "OTHER_ERR", opcode_name(WRID_OP(wc->wr_id)),
 	       wc->status == IBV_WC_SUCCESS ? wc->byte_len : 0);
@@ -378,6 +383,8 @@ static void finish(struct peer *p)
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 	struct ibv_wc wc;
 
+	if (p->opt.act)
+		act(p);
 	switch (p->opt.closing) {
 	case CLOSE_EXIT: _exit(0);
 	case CLOSE_DESTROY: rdma_destroy_qp(p->id); break;

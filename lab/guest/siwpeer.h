@@ -1,5 +1,5 @@
 /*
- * Shared by the two halves of siwpeer; the exchanges are described in siwpeer.c.
+ * Shared by the parts of siwpeer; the exchanges are described in siwpeer.c.
  */
 #ifndef SIWPEER_H
 #define SIWPEER_H
@@ -51,6 +51,7 @@ struct options {
 	uint32_t wrs;
 	uint64_t total;
 	int timeout_ms;
+	const char *act; /* NULL: none */
 };
 
 /* A work request of ours, by its wr_id: what it was and which slot of the message buffers it uses. */
@@ -68,6 +69,9 @@ struct peer {
 	struct ibv_mr *recv_mr, *send_mr, *data_mr;
 	uint8_t *recv_buf, *send_buf, *data;
 	uint32_t slots, slot_size;
+	uint64_t remote; /* the peer's memory, where it told */
+	uint32_t remote_key;
+	bool mute; /* no completions are printed */
 	bool established, disconnected, rejected, failed;
 	uint64_t messages, bytes, bad;
 };
@@ -81,5 +85,12 @@ int peer_handle_event(struct peer *p, struct rdma_cm_event *ev);
 /* siwpeer_xfer.c */
 int xfer_setup(struct peer *p);
 int xfer_run(struct peer *p);
+int xfer_post_recv(struct peer *p, uint32_t slot);
+int xfer_send_something(struct peer *p);
+int xfer_bad_write(struct peer *p);
+
+/* siwpeer_act.c */
+#define ACT_RECVS 32000 /* siw takes its time to flush so many */
+void act(struct peer *p);
 
 #endif

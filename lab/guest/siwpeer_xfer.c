@@ -117,7 +117,8 @@ static int data_access(const struct options *o)
 int xfer_setup(struct peer *p)
 {
 	const struct options *o = &p->opt;
-	uint32_t depth = 2 * o->window + o->wrs + 8;
+	uint32_t resets = o->act && strstr(o->act, "reset") ? ACT_RECVS : 0;
+	uint32_t depth = 2 * o->window + o->wrs + 8 + resets;
 	struct ibv_qp_init_attr attr = { .qp_type = IBV_QPT_RC, .cap = { depth, depth, 1, 1, 0 } };
 
 	p->slots = o->mode == MODE_SEND ? o->window : 2;
@@ -138,6 +139,11 @@ int xfer_setup(struct peer *p)
 		if (post_recv(p, i))
 			return -1;
 	return 0;
+}
+
+int xfer_post_recv(struct peer *p, uint32_t slot)
+{
+	return post_recv(p, slot);
 }
 
 /* Waits until n completions of the kind have come; every completion must be a success. */
@@ -337,7 +343,7 @@ static int misbehave(struct peer *p, const struct ctl *remote)
 
 int xfer_run(struct peer *p)
 {
-	struct ctl remote;
+	struct ctl remote = { 0 };
 
 	switch (p->opt.mode) {
 	case MODE_CONNECT:
@@ -346,6 +352,8 @@ int xfer_run(struct peer *p)
 	default:
 		if (tell_memory(p, &remote))
 			return -1;
+		p->remote = remote.a;
+		p->remote_key = remote.b;
 		break;
 	}
 	if (p->opt.mode == MODE_WRITE || p->opt.mode == MODE_READ)
@@ -354,4 +362,14 @@ int xfer_run(struct peer *p)
 		return 0;
 	p->opt.closing = CLOSE_WAIT; /* the peer shall end it */
 	return misbehave(p, &remote);
+}
+
+int xfer_send_something(struct peer *p)
+{
+	return send_ctl(p, 0, 0, 0);
+}
+
+int xfer_bad_write(struct peer *p)
+{
+	return post_rdma(p, IBV_WR_RDMA_WRITE, 0, 16, p->remote, p->remote_key ^ BAD_KEY_FLIP);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * usage: flue_peer client|server MODE [options]   MODE as in siwpeer, and bad-msn
+ * usage: flue_peer client|server|convert-connect|convert-accept MODE [options]
+ *                  MODE as in siwpeer, and bad-msn, and closing (flue_peer_close.c)
  *        flue_peer rping-client|rping-server|rdma-client|rdma-server|ucmatose-client|
  *                  ucmatose-server [options]
  *
@@ -25,11 +26,15 @@ bool peer_failed(const char *what)
 static void usage(void)
 {
 	fprintf(stderr,
-		"usage: flue_peer client|server MODE [options], or flue_peer PROGRAM\n"
+		"usage: flue_peer client|server|convert-connect|convert-accept MODE [options]\n"
+		"       flue_peer PROGRAM [options]\n"
 		"  --addr A --port P --pd HEX --ird N --ord N --size N --count N --window N\n"
 		"  --total N --wrs N --active client|server --timeout MS --quiet\n"
 		"  --close wait|disconnect|exit|abort --crc on|off --rev 1|2 --two-way\n"
-		"  --lenient --markers\n");
+		"  --lenient --markers\n"
+		"convert-*: --lines\n"
+		"closing: --work read|write|bad-write --pause MS --close-time MS --recv-cq N\n"
+		"  --close terminate|then-abort|then-send|then-recv|then-destroy|wait-send|wait-recv\n");
 	exit(2);
 }
 
@@ -46,9 +51,12 @@ static void parse_hex(struct options *o, const char *hex)
 
 static enum closing parse_closing(const char *name)
 {
-	static const char *const names[] = { "wait", "disconnect", "exit", "abort" };
+	static const char *const names[CLOSE_N] = {
+		"wait",      "disconnect", "exit",         "abort",     "terminate", "then-abort",
+		"then-send", "then-recv",  "then-destroy", "wait-send", "wait-recv",
+	};
 
-	for (int i = 0; i < 4; i++) {
+	for (int i = 0; i < CLOSE_N; i++) {
 		if (!strcmp(name, names[i]))
 			return (enum closing)i;
 	}
@@ -69,6 +77,9 @@ static void parse_number(struct options *o, int c, const char *arg)
 	case 't': o->total = n; break;
 	case 'r': o->wrs = (uint32_t)n; break;
 	case 'T': o->timeout_ms = (int)n; break;
+	case 'P': o->pause_ms = (int)n; break;
+	case 'Q': o->recv_cq = (uint32_t)n; break;
+	case 'X': o->close_ms = (int)n; break;
 	default: usage();
 	}
 }
@@ -80,6 +91,8 @@ static void parse_option(struct options *o, int c, const char *arg, const char *
 	case 'p': o->port = arg; break;
 	case 'd': parse_hex(o, arg); break;
 	case 'q': o->quiet = true; break;
+	case 'l': o->lines = true; break;
+	case 'W': o->work = arg; break;
 	case 'A': *active = arg; break;
 	case 'c': o->closing = parse_closing(arg); break;
 	case 'C': o->flags |= !strcmp(arg, "off") ? FLUE_CONN_NO_CRC : 0; break;
@@ -94,16 +107,31 @@ static void parse_option(struct options *o, int c, const char *arg, const char *
 static void parse_options(struct options *o, int argc, char **argv)
 {
 	static const struct option longs[] = {
-		{ "addr", 1, 0, 'a' },    { "port", 1, 0, 'p' },
-		{ "pd", 1, 0, 'd' },      { "ird", 1, 0, 'i' },
-		{ "ord", 1, 0, 'o' },     { "size", 1, 0, 's' },
-		{ "count", 1, 0, 'n' },   { "window", 1, 0, 'w' },
-		{ "total", 1, 0, 't' },   { "wrs", 1, 0, 'r' },
-		{ "quiet", 0, 0, 'q' },   { "active", 1, 0, 'A' },
-		{ "timeout", 1, 0, 'T' }, { "close", 1, 0, 'c' },
-		{ "crc", 1, 0, 'C' },     { "rev", 1, 0, 'R' },
-		{ "lenient", 0, 0, 'L' }, { "two-way", 0, 0, '2' },
-		{ "markers", 0, 0, 'M' }, { 0 },
+		{ "addr", 1, 0, 'a' },
+		{ "port", 1, 0, 'p' },
+		{ "pd", 1, 0, 'd' },
+		{ "ird", 1, 0, 'i' },
+		{ "ord", 1, 0, 'o' },
+		{ "size", 1, 0, 's' },
+		{ "count", 1, 0, 'n' },
+		{ "window", 1, 0, 'w' },
+		{ "total", 1, 0, 't' },
+		{ "wrs", 1, 0, 'r' },
+		{ "quiet", 0, 0, 'q' },
+		{ "active", 1, 0, 'A' },
+		{ "timeout", 1, 0, 'T' },
+		{ "close", 1, 0, 'c' },
+		{ "crc", 1, 0, 'C' },
+		{ "rev", 1, 0, 'R' },
+		{ "lenient", 0, 0, 'L' },
+		{ "two-way", 0, 0, '2' },
+		{ "markers", 0, 0, 'M' },
+		{ "lines", 0, 0, 'l' },
+		{ "work", 1, 0, 'W' },
+		{ "pause", 1, 0, 'P' },
+		{ "close-time", 1, 0, 'X' },
+		{ "recv-cq", 1, 0, 'Q' },
+		{ 0 },
 	};
 	const struct genuine *g;
 	const char *active = "client";
@@ -121,6 +149,8 @@ static void parse_options(struct options *o, int argc, char **argv)
 				.wrs = 1,
 				.total = 4096,
 				.timeout_ms = 10000,
+				.close_ms = 5000,
+				.work = "",
 				.mode = argv[1] };
 	g = genuine_find(argv[1]);
 	if (g) {
@@ -129,7 +159,8 @@ static void parse_options(struct options *o, int argc, char **argv)
 			o->size = 100; /* what ucmatose sends unless told otherwise */
 		optind = 2;
 	} else if (argc >= 3) {
-		o->server = !strcmp(argv[1], "server");
+		o->convert = !strncmp(argv[1], "convert-", 8);
+		o->server = !strcmp(argv[1], "server") || !strcmp(argv[1], "convert-accept");
 		o->mode = argv[2];
 		optind = 3;
 	} else {
@@ -226,7 +257,7 @@ static bool connect_to(struct peer *p, const struct addrinfo *ai)
 
 	a.remote = ai->ai_addr;
 	a.remote_len = ai->ai_addrlen;
-	ok = p->qp->ops->connect(p->qp, &a);
+	ok = p->opt.convert ? convert_establish(p, ai) : p->qp->ops->connect(p->qp, &a);
 	if (!ok && errno == ECONNREFUSED) {
 		p->rejected = true;
 		printf("EVENT REJECTED %d\n", errno);
@@ -282,7 +313,7 @@ static bool establish(struct peer *p)
 
 	if (getaddrinfo(p->opt.addr, p->opt.port, &hints, &ai))
 		return peer_failed("getaddrinfo");
-	ok = p->opt.server ? serve_one(p, ai) : connect_to(p, ai);
+	ok = p->opt.server && !p->opt.convert ? serve_one(p, ai) : connect_to(p, ai);
 	freeaddrinfo(ai);
 	return ok;
 }
@@ -306,7 +337,8 @@ static bool destroy(struct peer *p)
 {
 	return flue_destroy_qp(p->qp) && flue_deregister(p->recv_mr) &&
 	       flue_deregister(p->send_mr) && flue_deregister(p->data_mr) &&
-	       flue_destroy_cq(p->cq) && flue_destroy_pd(p->pd) && flue_close(p->adapter);
+	       (!p->recv_cq || flue_destroy_cq(p->recv_cq)) && flue_destroy_cq(p->cq) &&
+	       flue_destroy_pd(p->pd) && flue_close(p->adapter);
 }
 
 int main(int argc, char **argv)
@@ -324,7 +356,8 @@ int main(int argc, char **argv)
 	if (ok && !p.rejected) {
 		ok = g ? g->run(&p) : siw_run(&p);
 		printf("DONE %lu %lu %lu\n", p.messages, p.bytes, p.bad);
-		ok = finish(&p) && ok;
+		if (strcmp(p.opt.mode, "closing") != 0) /* that is an end itself */
+			ok = finish(&p) && ok;
 	}
 	if (!destroy(&p))
 		ok = peer_failed("destroy");

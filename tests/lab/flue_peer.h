@@ -9,12 +9,33 @@
 
 #include <flue/flue.h>
 
-enum closing { CLOSE_WAIT, CLOSE_DISCONNECT, CLOSE_EXIT, CLOSE_ABORT };
+struct addrinfo;
+
+/* THEN: a disconnect() and, while Closing, something more. WAIT: the peer closes, and meanwhile. From
+ * CLOSE_TERMINATE on: in mode closing only. */
+enum closing {
+	CLOSE_WAIT,
+	CLOSE_DISCONNECT,
+	CLOSE_EXIT,
+	CLOSE_ABORT,
+	CLOSE_TERMINATE,
+	CLOSE_THEN_ABORT,
+	CLOSE_THEN_SEND,
+	CLOSE_THEN_RECV,
+	CLOSE_THEN_DESTROY,
+	CLOSE_WAIT_SEND,
+	CLOSE_WAIT_RECV,
+	CLOSE_N,
+};
 
 struct options {
 	const char *mode;
 	enum closing closing;
 	bool server, active, quiet;
+	bool convert, lines; /* a TCP connection of our own; with words on it first */
+	const char *work;    /* mode closing: posted before */
+	int pause_ms, close_ms;
+	uint32_t recv_cq; /* depth of one for receives alone; 0: none */
 	const char *addr, *port;
 	uint8_t pd[512];
 	uint32_t pd_len;
@@ -29,7 +50,7 @@ struct peer {
 	struct options opt;
 	struct flue_adapter *adapter;
 	struct flue_pd *pd;
-	struct flue_cq *cq;
+	struct flue_cq *cq, *recv_cq;
 	struct flue_qp *qp;
 	struct flue_mr *recv_mr, *send_mr, *data_mr;
 	uint8_t *recv_buf, *send_buf, *data;
@@ -68,6 +89,12 @@ bool ops_recv_ctl(struct peer *p, struct ctl *msg, bool repost);
 /* flue_peer_siw.c: the exchanges of siwpeer. */
 uint32_t siw_initial_recvs(const struct peer *p);
 bool siw_run(struct peer *p);
+
+/* flue_peer_convert.c: false with errno */
+bool convert_establish(struct peer *p, const struct addrinfo *ai);
+
+/* flue_peer_close.c: mode closing, with the end of the connection */
+bool close_run(struct peer *p, const struct ctl *remote);
 
 /* flue_peer_genuine.c: those of the genuine programs. NULL: no such mode. */
 struct genuine {

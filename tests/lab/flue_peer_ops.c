@@ -38,6 +38,10 @@ static bool make_objects(struct peer *p)
 	if (!p->pd || !p->cq)
 		return false;
 	qa.send_cq = qa.recv_cq = p->cq;
+	if (p->opt.recv_cq)
+		qa.recv_cq = p->recv_cq = flue_create_cq(p->adapter, p->opt.recv_cq);
+	if (!qa.recv_cq)
+		return false;
 	qa.sq_depth = qa.rq_depth = depth;
 	qa.flags = FLUE_QP_SIGNAL_ALL;
 	p->qp = p->pd->ops->create_qp(p->pd, &qa);

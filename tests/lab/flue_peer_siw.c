@@ -94,7 +94,7 @@ static bool run_send(struct peer *p)
 
 static bool tell_memory(struct peer *p, struct ctl *remote)
 {
-	bool keep = is(p, "write") || is(p, "read") || p->opt.active;
+	bool keep = is(p, "write") || is(p, "read") || is(p, "closing") || p->opt.active;
 	struct flue_wc wc;
 
 	if (p->opt.active)
@@ -220,7 +220,7 @@ static bool misbehave(struct peer *p, const struct ctl *remote)
 
 bool siw_run(struct peer *p)
 {
-	struct ctl remote;
+	struct ctl remote = { 0 };
 
 	if (is(p, "connect") || is(p, "reject"))
 		return true;
@@ -232,6 +232,8 @@ bool siw_run(struct peer *p)
 	}
 	if (!tell_memory(p, &remote))
 		return false;
+	if (is(p, "closing"))
+		return close_run(p, &remote);
 	if (is(p, "write") || is(p, "read"))
 		return p->opt.active ? bulk_active(p, &remote) : bulk_passive(p);
 	p->opt.closing = CLOSE_WAIT; /* the deed, or its detection, shall end it */
