@@ -732,7 +732,9 @@ void qp_tx_run(struct qp *q)
 		return;
 	if (!q->tx.has_part && (!q->tx.term_owed || q->tx.cur.over)) {
 		q->tx.fin_sent = true;
-		shutdown(q->io.fd, SHUT_WR);
+		/* Without a FIN the peer would wait for us, and we for it. ENOTCONN: it was reset. */
+		if (shutdown(q->io.fd, SHUT_WR) < 0)
+			qp_llp_error(q, errno == ENOTCONN ? ECONNRESET : errno);
 	}
 }
 

@@ -158,6 +158,7 @@ static bool graceful_by_responder_then_again(void)
 {
 	struct pair_options o = torture_options(SMALL);
 	struct pair p;
+	int error;
 	bool ok;
 
 	if (!pair_open(&p, &o))
@@ -165,8 +166,11 @@ static bool graceful_by_responder_then_again(void)
 	if (!torture_flow(&p, SMALL))
 		return torture_close(&p, false);
 	ok = close_gracefully(&p, p.b.qp);
+	error = errno;
 	reset_both(&p);
-	ok = pair_connect(&p) && torture_flow(&p, SMALL) && ok;
+	if (!pair_connect(&p) || !torture_flow(&p, SMALL))
+		return torture_close(&p, false);
+	errno = error; /* of the close, if that is what failed */
 	return torture_close(&p, ok);
 }
 
