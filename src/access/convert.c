@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* flue_socket_convert(): a live stream becomes a connection of the program's own queue pair. */
-#include <unistd.h>
-
 #include "access/access_priv.h"
 #include "access/stream.h"
 #include "base/clock.h"
@@ -64,15 +62,6 @@ static bool nothing_happened(int rc)
 	return rc == -EINVAL || rc == -EISCONN || rc == -EOPNOTSUPP || rc == -EDEADLK;
 }
 
-/* Give up a stream whose conversion has begun. */
-static void give_up(int fd)
-{
-	struct sockaddr nobody = { .sa_family = AF_UNSPEC };
-
-	connect(fd, &nobody, sizeof(nobody));
-	close(fd);
-}
-
 static int convert(struct acc_qp *qp, int fd, const struct flue_switch_attr *sw,
 		   struct flue_conn_attr *attr)
 {
@@ -101,7 +90,7 @@ static int convert(struct acc_qp *qp, int fd, const struct flue_switch_attr *sw,
 		acc_conn_finish(qp, attr, rc);
 	}
 	if (!nothing_happened(rc))
-		give_up(fd);
+		acc_stream_reset(fd);
 	return rc;
 }
 

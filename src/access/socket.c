@@ -49,15 +49,6 @@ uint8_t sock_step(struct acc_socket *s, enum offload_event e)
 
 /* ---- the end ---- */
 
-static void reset_stream(int fd)
-{
-	struct sockaddr nobody = { .sa_family = AF_UNSPEC };
-
-	/* A reset, so that the peer does not take it for an orderly end of the streaming data. */
-	connect(fd, &nobody, sizeof(nobody));
-	close(fd);
-}
-
 void sock_over(struct acc_socket *s, uint32_t reason, uint32_t detail)
 {
 	if (s->over)
@@ -67,7 +58,7 @@ void sock_over(struct acc_socket *s, uint32_t reason, uint32_t detail)
 	s->end.ev.detail = detail;
 	if (s->owns_fd) {
 		acc_task_unwatch(&s->task);
-		reset_stream(s->pub.fd);
+		acc_stream_reset(s->pub.fd);
 		s->pub.fd = -1;
 		s->owns_fd = false;
 	}
@@ -313,7 +304,7 @@ static bool sock_destroy(struct flue_socket *pub)
 	if (s->owns_fd && inherited)
 		close(pub->fd);
 	else if (s->owns_fd)
-		reset_stream(pub->fd);
+		acc_stream_reset(pub->fd);
 	sock_release(s);
 	sock_stags_fini(s);
 	sock_drop_pd(s);

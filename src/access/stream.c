@@ -7,6 +7,7 @@
 #include <netinet/tcp.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 int acc_stream_check(int fd)
 {
@@ -56,4 +57,12 @@ void acc_stream_ack_now(int fd)
 	int one = 1;
 
 	setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &one, sizeof(one));
+}
+
+void acc_stream_reset(int fd)
+{
+	struct sockaddr nobody = { .sa_family = AF_UNSPEC };
+
+	connect(fd, &nobody, sizeof(nobody));
+	close(fd);
 }

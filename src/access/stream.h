@@ -11,5 +11,8 @@ int acc_stream_unacked(int fd);
 /* Acknowledges now what the program has read: the peer's own switch waits for that, and TCP would
  * put it off for 40 ms. */
 void acc_stream_ack_now(int fd);
+/* Ends the connection with a reset, which the peer cannot take for an orderly end of streaming data,
+ * also when the descriptor has copies; and closes it. */
+void acc_stream_reset(int fd);
 
 #endif
