@@ -262,7 +262,7 @@ static void prepare_noise(void)
 	run("ip link add ve0 type veth peer name ve1 && ip link set ve0 up && ip link set ve1 up");
 	/* Who is not running yet cannot be about to go down. */
 	run("for i in $(seq 500); do"
-	    " [ $(ip -o link show up | grep -c 'v[de][01].*LOWER_UP') = 4 ] && exit 0; sleep 0.01;"
+	    " [ $(ip -o link show up | grep -c 'v[de][01]@.*state UP') = 4 ] && exit 0; sleep 0.01;"
 	    " done; exit 1");
 }
 
