@@ -274,6 +274,9 @@ static void leave_control_qp(struct acc_socket *s, struct flue_qp *pub)
 	while (qp->hearing)
 		pthread_cond_wait(&qp->changed, &qp->lock);
 	pthread_mutex_unlock(&qp->lock);
+	pthread_mutex_lock(&s->lock);
+	s->pub.pd = NULL; /* it was the queue pair's */
+	pthread_mutex_unlock(&s->lock);
 	if (s->pub.state != FLUE_SOCKET_STREAMING && !s->over)
 		pub->ops->abort(pub);
 }
@@ -286,8 +289,6 @@ void sock_release(struct acc_socket *s)
 		qp->ops->destroy(qp);
 	else if (qp)
 		leave_control_qp(s, qp);
-	if (!s->pd)
-		s->pub.pd = NULL;
 	s->pub.qp = NULL;
 	leave_cq(s);
 	for (uint32_t i = 0; i < s->n_keys; i++)
@@ -328,10 +329,15 @@ static uint32_t check_wishes(const struct acc_socket *s, struct flue_reserve_att
 static uint32_t take_control_qp(struct acc_socket *s, struct flue_qp *qp)
 {
 	struct acc_qp *q = to_qp(qp);
-	bool taken;
+	bool taken, other;
 
 	/* Keys that exist already are of no use to a queue pair of another domain. */
-	if (s->pd)
+	pthread_mutex_lock(&s->lock);
+	other = s->pd;
+	if (!other)
+		s->pub.pd = qp->pd;
+	pthread_mutex_unlock(&s->lock);
+	if (other)
 		return FLUE_RESERVE_NO_PD;
 	pthread_mutex_lock(&q->lock);
 	taken = q->hear; /* by another socket */
@@ -340,11 +346,14 @@ static uint32_t take_control_qp(struct acc_socket *s, struct flue_qp *qp)
 		q->hear_arg = s;
 	}
 	pthread_mutex_unlock(&q->lock);
-	if (taken)
+	if (taken) {
+		pthread_mutex_lock(&s->lock);
+		s->pub.pd = NULL;
+		pthread_mutex_unlock(&s->lock);
 		return FLUE_RESERVE_NO_QP;
+	}
 	s->own_qp = false;
 	s->pub.qp = qp;
-	s->pub.pd = qp->pd;
 	return FLUE_RESERVE_OK;
 }
 
