@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: MIT */
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/single_threaded.h>
+#include <sys/stat.h>
+
+#include "base/clock.h"
+#include "base/lock.h"
+#include "base/util.h"
+#include "sockets/arena.h"
+#include "sockets/process.h"
+#include "sockets/real.h"
+
+#define ARENAS 1024
+/* A thread may still look at a lane that another has just closed: memory goes a little later. */
+#define LINGER_NS (200 * NSEC_PER_MSEC)
+
+_Static_assert(sizeof(struct lane_shared) == 2048, "two to a page");
+
+/* What this process knows of an arena. */
+struct arena {
+	struct arena_shared *memory; /* NULL: entry is free */
+	uint64_t id;
+	uint64_t key;
+	uint64_t idle_since;
+	uint64_t used; /* one bit for each lane */
+	pid_t peer;
+	uint32_t lanes; /* in use here */
+	bool maker;
+};
+
+static struct arena arenas[ARENAS];
+static uint32_t n_arenas; /* entries ever used */
+static uint32_t n_lanes;
+static struct lock lock;
+
+static bool is_dead(pid_t pid)
+{
+	return kill(pid, 0) != 0 && errno == ESRCH;
+}
+
+static void unmap(struct arena *a)
+{
+	atomic_store(&a->memory->dropped, 1);
+	munmap(a->memory, sizeof(*a->memory));
+	*a = (struct arena) { 0 };
+}
+
+/* Arenas that nobody uses: away with those whose peer is gone. */
+static void sweep(void)
+{
+	uint64_t now = clock_now();
+
+	for (uint32_t i = 0; i < n_arenas; i++) {
+		struct arena *a = &arenas[i];
+
+		if (a->memory && a->lanes == 0 &&
+		    (__libc_single_threaded || now - a->idle_since > LINGER_NS) &&
+		    (is_dead(a->peer) || atomic_load(&a->memory->dropped)))
+			unmap(a);
+	}
+}
+
+static struct arena *free_entry(void)
+{
+	for (uint32_t i = 0; i < ARENAS; i++) {
+		if (!arenas[i].memory) {
+			if (i >= n_arenas)
+				n_arenas = i + 1;
+			return &arenas[i];
+		}
+	}
+	return NULL;
+}
+
+static int free_lane(struct arena *a)
+{
+	if (atomic_load_explicit(&a->memory->dropped, memory_order_relaxed))
+		return -1;
+	for (uint32_t i = 0; i < ARENA_LANES; i++) {
+		struct lane_shared *l = &a->memory->lane[i];
+
+		if (!(a->used >> i & 1) || (atomic_load(&l->done[0]) && atomic_load(&l->done[1])))
+			return (int)i;
+	}
+	return -1;
+}
+
+static void clean(struct lane_shared *l)
+{
+	for (int i = 0; i < 2; i++) {
+		atomic_store(&l->dir[i].word, 0);
+		atomic_store(&l->dir[i].base, 0);
+		atomic_store(&l->dir[i].tx_sleeps, 0);
+		atomic_store(&l->dir[i].head, 0);
+		atomic_store(&l->dir[i].seen, 0);
+		atomic_store(&l->done[i], 0);
+		atomic_store(&l->private_size[i], 0);
+	}
+}
+
+static struct arena *make(pid_t peer, uint64_t key, int *out)
+{
+	struct arena *a = free_entry();
+	struct arena_shared *m;
+	int fd;
+
+	if (!a)
+		return NULL;
+	fd = memfd_create("flue-lanes", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (fd < 0)
+		return NULL;
+	if (ftruncate(fd, sizeof(*m)) != 0 ||
+	    real(fcntl)(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+		goto fail;
+	m = mmap(NULL, sizeof(*m), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+	if (m == MAP_FAILED)
+		goto fail;
+	m->magic = ARENA_MAGIC;
+	if (getrandom(&m->id, sizeof(m->id), 0) != sizeof(m->id))
+		m->id = clock_now() << 20 ^ (uint64_t)getpid();
+	*a = (struct arena) { .memory = m, .id = m->id, .key = key, .peer = peer, .maker = true };
+	*out = fd;
+	return a;
+fail:
+	real(close)(fd);
+	return NULL;
+}
+
+struct arena *arena_take(pid_t peer, uint64_t key, uint32_t *lane, int *fd)
+{
+	struct arena *a = NULL;
+	int found = -1;
+
+	*fd = -1;
+	lock_take(&lock);
+	for (uint32_t i = 0; n_lanes < settings.max_lanes && i < n_arenas && found < 0; i++) {
+		a = &arenas[i];
+		if (a->memory && a->maker && a->peer == peer && a->key == key)
+			found = free_lane(a);
+	}
+	if (found < 0 && n_lanes < settings.max_lanes) {
+		sweep();
+		a = make(peer, key, fd);
+		found = a ? 0 : -1;
+	}
+	if (found >= 0) {
+		a->used |= 1ull << found;
+		a->lanes++;
+		n_lanes++;
+		clean(&a->memory->lane[found]);
+		*lane = (uint32_t)found;
+	}
+	lock_give(&lock);
+	return found >= 0 ? a : NULL;
+}
+
+struct arena *arena_map(int fd, pid_t peer)
+{
+	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+	int has = real(fcntl)(fd, F_GET_SEALS);
+	struct arena *a = NULL;
+	struct arena_shared *m;
+	struct stat st;
+
+	lock_take(&lock);
+	sweep();
+	if (fstat(fd, &st) == 0 && st.st_size == (off_t)sizeof(*m) && has >= 0 &&
+	    (has & seals) == seals && (a = free_entry()) != NULL) {
+		m = mmap(NULL, sizeof(*m), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd,
+			 0);
+		if (m == MAP_FAILED) {
+			a = NULL;
+		} else if (m->magic != ARENA_MAGIC) {
+			munmap(m, sizeof(*m));
+			a = NULL;
+		} else {
+			*a = (struct arena) { .memory = m, .id = m->id, .peer = peer };
+			a->idle_since = clock_now();
+		}
+	}
+	lock_give(&lock);
+	real(close)(fd);
+	return a;
+}
+
+struct arena *arena_by_id(uint64_t id)
+{
+	struct arena *found = NULL;
+
+	lock_take(&lock);
+	for (uint32_t i = 0; i < n_arenas && !found; i++)
+		/* Both ends may be in this process: the one that attaches has a mapping of its own. */
+		if (arenas[i].memory && !arenas[i].maker && arenas[i].id == id)
+			found = &arenas[i];
+	lock_give(&lock);
+	return found;
+}
+
+struct arena_shared *arena_memory(struct arena *a)
+{
+	return a->memory;
+}
+
+uint64_t arena_id(const struct arena *a)
+{
+	return a->id;
+}
+
+bool arena_attach(struct arena *a, uint32_t lane)
+{
+	bool ok;
+
+	if (lane >= ARENA_LANES)
+		return false;
+	lock_take(&lock);
+	/* A peer that names a lane twice gets the second one refused. */
+	ok = !a->maker && !(a->used >> lane & 1) && n_lanes < settings.max_lanes;
+	if (ok) {
+		a->used |= 1ull << lane;
+		a->lanes++;
+		n_lanes++;
+	}
+	lock_give(&lock);
+	return ok;
+}
+
+void arena_give(struct arena *a, uint32_t lane, uint32_t side)
+{
+	lock_take(&lock);
+	if (!a->maker)
+		a->used &= ~(1ull << lane);
+	/* The maker's bit stays until the other end is done as well. */
+	atomic_store(&a->memory->lane[lane].done[side], 1);
+	n_lanes--;
+	if (--a->lanes == 0) {
+		a->idle_since = clock_now();
+		sweep();
+	}
+	lock_give(&lock);
+}
+
+void arena_undo(struct arena *a, uint32_t lane)
+{
+	lock_take(&lock);
+	/* Nobody will ever attach to what is in there. */
+	atomic_store(&a->memory->dropped, 1);
+	atomic_store(&a->memory->lane[lane].done[0], 1);
+	n_lanes--;
+	if (--a->lanes == 0)
+		unmap(a);
+	lock_give(&lock);
+}
+
+/* The mappings stay for inherited sockets; the parent gives the lanes out. */
+void arena_forked(void)
+{
+	lock_init(&lock);
+	for (uint32_t i = 0; i < n_arenas; i++)
+		if (arenas[i].memory)
+			arenas[i].key = UINT64_MAX;
+}
+
+void arena_sweep(void)
+{
+	if (n_arenas == 0)
+		return;
+	lock_take(&lock);
+	sweep();
+	lock_give(&lock);
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Arenas: sealed memory files with room for lanes, each shared by exactly two processes (and their children),
+ * so that a hostile peer can spoil nobody else's connections. The process that makes an arena gives its
+ * lanes out; they are used again when both ends have let go, with their pages warm.
+ */
+#ifndef FLUE_SOCKETS_ARENA_H
+#define FLUE_SOCKETS_ARENA_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "sockets/lane.h"
+
+#define ARENA_LANES        64u
+#define ARENA_MAGIC        0x31414e454c465545ull
+#define ARENA_PRIVATE_DATA 96
+
+/* What both ends of a lane see. */
+struct lane_shared {
+	struct lane_dir dir[2];           /* [0]: from the maker */
+	_Atomic uint64_t cookie[2];       /* SO_COOKIE of the two sockets */
+	_Atomic uint32_t done[2];         /* this end has let go */
+	_Atomic uint32_t private_size[2]; /* SDP's Hello and HelloAck */
+	_Atomic int32_t pid[2];           /* who holds the two ends, and where: hints */
+	_Atomic int32_t fd[2];
+	uint8_t private_data[2][ARENA_PRIVATE_DATA];
+	uint8_t pad[512 - 48 - 2 * ARENA_PRIVATE_DATA];
+};
+
+struct arena_shared {
+	uint64_t magic;
+	uint64_t id;
+	_Atomic uint32_t dropped; /* one end has unmapped it: no new lanes */
+	uint8_t pad[4096 - 20];
+	struct lane_shared lane[ARENA_LANES];
+	_Alignas(4096) uint8_t ring[ARENA_LANES][2][LANE_RING];
+};
+
+struct arena;
+
+/* A lane in an arena shared with process `peer` (mailbox `key` tells it from others with its number). If the
+ * arena is new its descriptor is in *fd, for sending; else -1. NULL: none to be had. */
+struct arena *arena_take(pid_t peer, uint64_t key, uint32_t *lane, int *fd);
+/* The peer could not be reached after arena_take(). */
+void arena_undo(struct arena *a, uint32_t lane);
+/* Map what a peer sent; closes fd. NULL: it is not what it should be, or there is no room. */
+struct arena *arena_map(int fd, pid_t peer);
+struct arena *arena_by_id(uint64_t id);
+struct arena_shared *arena_memory(struct arena *a);
+uint64_t arena_id(const struct arena *a);
+/* Take the lane that the maker named. */
+bool arena_attach(struct arena *a, uint32_t lane);
+/* Let go of a lane. */
+void arena_give(struct arena *a, uint32_t lane, uint32_t side);
+void arena_forked(void);
+/* Memory shared with processes that are gone is given back. */
+void arena_sweep(void);
+
+#endif

@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: MIT */
+/* Waiting on an epoll set: lanes first, then the kernel. */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/util.h"
+#include "sockets/epoll_priv.h"
+#include "sockets/process.h"
+#include "sockets/real.h"
+#include "sockets/sock.h"
+#include "sockets/stream.h"
+#include "sockets/wait.h"
+
+#define IN  (EPOLLIN | EPOLLRDNORM)
+#define OUT (EPOLLOUT | EPOLLWRNORM)
+/* While lanes keep us busy the kernel's set is still asked this often. */
+#define LOOK_NS 100000
+/* With octets of ours unread, sleep no longer: the peer may ask for them again. */
+#define SLICE_NS (20 * (int64_t)NSEC_PER_MSEC)
+
+/* Lanes came up since the last call: which of the members have one? */
+static void find_lanes(struct epoll_set *s)
+{
+	uint32_t now = atomic_load_explicit(&epoll_lanes, memory_order_acquire);
+
+	if (now == s->seen_lanes)
+		return;
+	s->seen_lanes = now;
+	for (uint32_t i = 0; i < s->used; i++) {
+		struct member *m = &s->member[i];
+
+		if (m->rec && !m->laned && sock_has_lane(m->rec)) {
+			m->laned = true;
+			m->fresh = true;
+			epoll_heat(s, m);
+		}
+	}
+}
+
+static uint32_t lane_events(struct member *m)
+{
+	uint32_t ready = 0;
+
+	if ((m->wish.events & IN) && stream_readable(m->rec))
+		ready |= m->wish.events & IN;
+	if ((m->wish.events & OUT) && stream_writable(m->rec))
+		ready |= m->wish.events & OUT;
+	return ready;
+}
+
+/* For edges: only what is new since it was last told. */
+static uint32_t edges(struct member *m, uint32_t ready)
+{
+	uint64_t seen = lane_rx_seen(&m->rec->rx);
+	bool out = ready & OUT;
+
+	if (!m->fresh) {
+		if (seen == m->told)
+			ready &= ~(uint32_t)IN;
+		if (m->told_out)
+			ready &= ~(uint32_t)OUT;
+	}
+	if (ready & IN)
+		m->told = seen;
+	if (m->wish.events & OUT)
+		m->told_out = out;
+	return ready;
+}
+
+/* The kernel was asked for other events than the program wishes by now: ask for those. */
+static uint32_t ask_again(struct member *m)
+{
+	struct pollfd p = { .fd = m->fd, .events = (short)(m->wish.events & 0x7fff) };
+
+	real(poll)(&p, 1, 0);
+	return (uint32_t)p.revents & (m->wish.events | EPOLLERR | EPOLLHUP);
+}
+
+static void shoot(struct epoll_set *s, struct member *m)
+{
+	if (!(m->wish.events & EPOLLONESHOT))
+		return;
+	m->disarmed = true;
+	s->dirty += !m->dirty;
+	m->dirty = true;
+}
+
+/* Events of one lane, reported as the program asked for them. */
+static uint32_t report(struct epoll_set *s, struct member *m)
+{
+	uint32_t ready;
+
+	if (m->gone || m->disarmed || !sock_has_lane(m->rec))
+		return 0;
+	ready = lane_events(m);
+	if (m->wish.events & EPOLLET)
+		ready = edges(m, ready);
+	m->fresh = false;
+	/* The only shot tells all there is; and the end of a stream is not ours to see. */
+	if (ready && ((m->wish.events & EPOLLONESHOT) || stream_may_end(m->rec)))
+		ready |= ask_again(m);
+	if (ready)
+		shoot(s, m);
+	return ready;
+}
+
+/* One event for one datum: what the kernel and the lane say together. */
+static int put(struct epoll_event *events, int n, int from_kernel, uint32_t what, uint64_t data)
+{
+	for (int i = 0; i < from_kernel; i++) {
+		if (events[i].data.u64 == data) {
+			events[i].events |= what;
+			return n;
+		}
+	}
+	events[n].events = what;
+	events[n].data.u64 = data;
+	return n + 1;
+}
+
+static int look_at_lanes(struct epoll_set *s, struct epoll_event *events, int n, int max)
+{
+	int from_kernel = n;
+	uint32_t count = s->hots;
+
+	for (uint32_t i = 0; i < count && n < max; i++) {
+		struct member *m = &s->member[s->hot[(s->turn + i) % count]];
+		uint32_t ready = report(s, m);
+
+		if (ready)
+			n = put(events, n, from_kernel, ready, m->wish.data.u64);
+		if (n == max)
+			s->turn = (s->turn + i + 1) % count;
+	}
+	return n;
+}
+
+/* An event from the kernel: whose is it, and does the program still want it? */
+static bool filter(struct epoll_set *s, struct epoll_event *event)
+{
+	for (uint32_t i = 0; i < s->used; i++) {
+		struct member *m = &s->member[i];
+
+		if (!m->rec || m->kernel.data.u64 != event->data.u64)
+			continue;
+		if (m->laned)
+			epoll_heat(s, m);
+		if (event->events & OUT)
+			stream_told_writable(m->rec);
+		if (m->gone || m->disarmed)
+			return false;
+		if (m->dirty) {
+			event->events = ask_again(m);
+			event->data = m->wish.data;
+		}
+		if ((event->events & IN) && m->laned && sock_has_lane(m->rec)) {
+			/* What the lane has by now is told with it. */
+			m->told = lane_rx_seen(&m->rec->rx);
+			m->told_out = event->events & OUT;
+			m->fresh = false;
+		}
+		if (event->events)
+			shoot(s, m);
+		return event->events != 0;
+	}
+	return true;
+}
+
+static int ask_kernel(int ep, struct epoll_event *events, int max, int64_t ns, const sigset_t *mask)
+{
+	if (ns > 0 && ns % (int64_t)NSEC_PER_MSEC) {
+		struct timespec t = { ns / (int64_t)NSEC_PER_SEC, ns % (int64_t)NSEC_PER_SEC };
+		int n = real(epoll_pwait2)(ep, events, max, &t, mask);
+
+		if (n >= 0 || errno != ENOSYS)
+			return n;
+	}
+	if (mask)
+		return real(epoll_pwait)(ep, events, max,
+					 ns < 0 ? -1 : (int)((ns + 999999) / 1000000), mask);
+	return real(epoll_wait)(ep, events, max, ns < 0 ? -1 : (int)((ns + 999999) / 1000000));
+}
+
+/* With the lock; gives it up while it sleeps. */
+static int from_kernel(struct epoll_set *s, int ep, struct epoll_event *events, int max, int64_t ns,
+		       const sigset_t *mask)
+{
+	int n, kept = 0, saved;
+
+	s->looked = clock_now();
+	if (ns != 0) {
+		s->sleepers++;
+		lock_give(&s->lock);
+	}
+	n = ask_kernel(ep, events, max, ns, mask);
+	saved = errno;
+	if (ns != 0) {
+		lock_take(&s->lock);
+		s->sleepers--;
+	}
+	for (int i = 0; i < n; i++)
+		if (filter(s, &events[i]))
+			events[kept++] = events[i];
+	/* Nothing but stale events, and as many as fit: others may wait behind them. */
+	if (n == max && kept == 0)
+		epoll_reconcile(s, ep);
+	errno = saved;
+	return n < 0 ? n : kept;
+}
+
+static bool any_ready(void *arg)
+{
+	struct epoll_set *s = arg;
+
+	for (uint32_t i = 0; i < s->hots; i++) {
+		struct member *m = &s->member[s->hot[i]];
+		uint64_t word;
+
+		if (m->gone || m->disarmed || !sock_has_lane(m->rec))
+			continue;
+		word = atomic_load_explicit(&m->rec->rx.dir->word, memory_order_acquire);
+		if ((m->wish.events & IN) && (uint32_t)word != m->rec->rx.head &&
+		    (!(m->wish.events & EPOLLET) || m->fresh || (word & LANE_PLACE) != m->told))
+			return true;
+		if ((m->wish.events & OUT) && !((m->wish.events & EPOLLET) && m->told_out) &&
+		    stream_writable(m->rec))
+			return true;
+	}
+	return false;
+}
+
+/* Where the peers run: if any runs elsewhere, spinning can pay. */
+static uint32_t peers_cpu(struct epoll_set *s)
+{
+	uint32_t me = wait_cpu();
+
+	for (uint32_t i = 0; i < s->hots && i < 4; i++) {
+		struct rec *r = s->member[s->hot[i]].rec;
+
+		if (sock_has_lane(r) && stream_peer_cpu(r) != me)
+			return stream_peer_cpu(r);
+	}
+	return me;
+}
+
+/* Can we sleep as far as this member is concerned? Its peer then rings. */
+static bool arm_one(struct member *m)
+{
+	bool edge = m->wish.events & EPOLLET;
+
+	if (m->gone || m->disarmed || !(m->wish.events & IN))
+		return true;
+	if (edge && m->fresh && stream_readable(m->rec))
+		return false;
+	if (!stream_arm(m->rec, edge ? &m->told : NULL))
+		return false;
+	m->armed = true;
+	return true;
+}
+
+/* Let the peers ring. False: one is readable already. */
+static bool arm_all(struct epoll_set *s, bool *unread)
+{
+	*unread = false;
+	while (s->hots > 0) {
+		struct member *m = &s->member[s->hot[s->hots - 1]];
+
+		if (sock_has_lane(m->rec)) {
+			stream_serve(m->rec, m->fd);
+			if (stream_unsent(m->rec) > 0)
+				*unread = true;
+			if (!arm_one(m))
+				return false;
+		}
+		m->hot = false;
+		s->hots--;
+	}
+	return true;
+}
+
+static int64_t time_left(int64_t timeout, uint64_t start)
+{
+	int64_t left;
+
+	if (timeout < 0)
+		return -1;
+	left = timeout - (int64_t)(clock_now() - start);
+	return left > 0 ? left : 0;
+}
+
+/* Octets of ours that a sleeping peer may want back. */
+static bool serve_all(struct epoll_set *s)
+{
+	bool unread = false;
+
+	for (uint32_t i = 0; i < s->used; i++) {
+		struct member *m = &s->member[i];
+
+		if (!m->rec || !m->laned || !sock_has_lane(m->rec))
+			continue;
+		stream_serve(m->rec, m->fd);
+		unread = unread || stream_unsent(m->rec) > 0;
+	}
+	return unread;
+}
+
+static int sleep_in_kernel(struct epoll_set *s, int ep, struct epoll_event *events, int max,
+			   int64_t timeout, uint64_t start, const sigset_t *mask)
+{
+	bool unread;
+	int n;
+
+	if (timeout == 0) {
+		epoll_reconcile(s, ep);
+		return from_kernel(s, ep, events, max, 0, mask);
+	}
+	if (!arm_all(s, &unread))
+		return 0;
+	epoll_reconcile(s, ep);
+	for (;;) {
+		int64_t left = time_left(timeout, start);
+		int64_t slice = unread && (left < 0 || left > SLICE_NS) ? SLICE_NS : left;
+		uint64_t before = clock_now();
+
+		n = from_kernel(s, ep, events, max, slice, mask);
+		wait_slept(&s->spin, clock_now() - before);
+		if (n != 0 || slice == left || s->hots > 0 || s->dirty > 0)
+			return n;
+		unread = serve_all(s);
+	}
+}
+
+static bool kernel_is_due(const struct epoll_set *s)
+{
+	return clock_now() - s->looked > LOOK_NS;
+}
+
+int epoll_wait_for(struct epoll_set *s, int ep, struct epoll_event *events, int max,
+		   int64_t timeout, const sigset_t *mask)
+{
+	uint64_t start = timeout > 0 ? clock_now() : 0;
+	int n = 0;
+
+	lock_take(&s->lock);
+	for (;;) {
+		find_lanes(s);
+		n = 0;
+		if (s->hots > 0) {
+			if (kernel_is_due(s))
+				n = from_kernel(s, ep, events, max, 0, mask);
+			if (n >= 0)
+				n = look_at_lanes(s, events, n, max);
+			if (n == 0 && timeout != 0 &&
+			    wait_ladder(any_ready, s, peers_cpu(s), &s->spin, settings.spin_ns))
+				n = look_at_lanes(s, events, 0, max);
+		}
+		if (n == 0) {
+			n = sleep_in_kernel(s, ep, events, max, timeout, start, mask);
+			if (n >= 0)
+				n = look_at_lanes(s, events, n, max);
+		}
+		if (n != 0 || (timeout >= 0 && time_left(timeout, start) == 0))
+			break;
+	}
+	lock_give(&s->lock);
+	return n;
+}

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Home: the memory in which a process keeps what it knows about its TCP sockets. It is a sealed memfd
+ * named "flue-home", mapped shared: children of fork() share the records of the sockets they
+ * inherit, with locks and positions, and `flue sockets` reads the counters through
+ * /proc/PID/fd. No peer can reach it.
+ */
+#ifndef FLUE_SOCKETS_HOME_H
+#define FLUE_SOCKETS_HOME_H
+
+#include <netinet/in.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "sockets/lane.h"
+
+#define HOME_NAME    "flue-home"
+#define HOME_MAGIC   0x3145554c46534b53ull
+#define HOME_VERSION 1
+#define HOME_RECORDS 65536u
+
+enum why {
+#define WHY(name, word, text) WHY_##name,
+#include "sockets/why.def"
+#undef WHY
+	WHY_COUNT
+};
+
+enum rec_state {
+	REC_FREE,
+	REC_OPEN,   /* a socket, not connected as far as we know */
+	REC_YOUNG,  /* connected; not eligible yet */
+	REC_POSTED, /* our offer stands on the notice board */
+	REC_AGREED, /* a lane is ours, but some call is still in the kernel */
+	REC_LANE,   /* the lane's words decide */
+	REC_PLAIN,  /* TCP for good */
+};
+
+/* Which end of the connection this is; the kernel counts the SYN of the one that connected. */
+enum rec_role { ROLE_UNKNOWN, ROLE_ACTIVE, ROLE_PASSIVE };
+
+enum rec_flag {
+	REC_NONBLOCK = 1 << 0, /* O_NONBLOCK, as far as we saw */
+	REC_EXECED = 1 << 1,   /* another program has inherited it */
+	REC_SHUT_WR = 1 << 2,
+	REC_SHUT_RD = 1 << 3,
+	REC_NODELAY = 1
+		      << 4, /* what the program asked for; with a lane the carrier always has it */
+	REC_PEERGONE = 1 << 5, /* the carrier has told of the peer's end */
+	REC_ASKED = 1 << 6,    /* explicitly asked for by family or protocol */
+	REC_LISTEN = 1 << 7,
+	REC_ELIGIBLE = 1 << 8, /* counted as such */
+	REC_CORK = 1 << 9,
+	REC_PINNED = 1 << 10, /* sends on the carrier from now on */
+};
+
+/* Owner's thread id, or 0; bit 31: somebody sleeps for it. */
+struct rec_lock {
+	_Atomic uint32_t word;
+};
+
+/* Octets and calls since the connection began; relaxed, one writer at a time. */
+struct rec_count {
+	_Atomic uint64_t lane_bytes;
+	_Atomic uint64_t tcp_bytes; /* on the carrier, since the connection became eligible */
+	_Atomic uint64_t calls;
+};
+
+struct home;
+
+struct rec {
+	/* identity: for the tool and for finding the peer */
+	_Alignas(128) _Atomic uint32_t state; /* enum rec_state */
+	_Atomic uint32_t why;                 /* enum why */
+	struct home *home;                    /* where it stands, in the processes of the family */
+	uint64_t cookie;
+	struct sockaddr_in6 self; /* IPv4 as mapped addresses */
+	struct sockaddr_in6 peer;
+	_Atomic uint32_t refs;  /* descriptors, in all processes of the family */
+	_Atomic uint32_t procs; /* processes of the family that hold it */
+	_Atomic uint32_t flags; /* enum rec_flag */
+	_Atomic uint32_t busy;  /* calls inside the kernel that move octets without our positions */
+	_Atomic uint32_t armed; /* sleepers that rely on LANE_WAITING */
+	_Atomic uint32_t pins;  /* calls that will touch the record again */
+	_Atomic int32_t heir;   /* descriptor left to a blocked call by close(), or -1 */
+	uint32_t role;          /* enum rec_role */
+	/* towards eligibility */
+	uint32_t turns;
+	uint32_t last; /* 1: sent last, 2: received last */
+	uint64_t young_tx, young_rx;
+	uint64_t check_at; /* octets or turns at which the offer is looked at again */
+	uint32_t checks;
+	uint64_t goal; /* octets before the peer is looked for again; 0: for the first time */
+	uint32_t slot; /* of the notice board */
+	/* the lane */
+	uint32_t side; /* 0: made it, 1: attached to it */
+	uint32_t lane; /* number within the arena */
+	void *arena;
+	uint64_t looked_at; /* when the carrier was last asked for the peer's end */
+	_Atomic int32_t pending_error;
+	_Alignas(128) struct rec_lock tx_lock;
+	_Atomic uint32_t tx_told; /* said EAGAIN, or that it is writable: the next octet must go */
+	_Atomic uint32_t tx_kernel; /* the owner of tx_lock is in the kernel, on the carrier */
+	struct lane_tx tx;
+	struct rec_count sent;
+	_Alignas(128) struct rec_lock rx_lock;
+	struct lane_rx rx;
+	struct rec_count received;
+	uint32_t spin; /* what the next wait for octets may spin, in nanoseconds */
+};
+
+struct home {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t record_size;
+	int32_t pid;
+	uint32_t records; /* capacity */
+	char program[32];
+	_Atomic uint32_t high; /* records ever used */
+	_Atomic uint32_t used; /* now */
+	/* totals of connections that are gone */
+	_Atomic uint64_t connections, eligible, lanes, stepdowns;
+	_Atomic uint64_t lane_tx, lane_rx, tcp_tx, tcp_rx;
+	_Alignas(4096) struct rec rec[];
+};
+
+/* The record `n`, or NULL beyond the end. */
+static inline struct rec *home_rec(struct home *h, uint32_t n)
+{
+	return n < h->records ? &h->rec[n] : NULL;
+}
+
+#endif

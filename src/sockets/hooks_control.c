@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: MIT */
+/* Hooks of the calls that make, change and end sockets. */
+#include <linux/sockios.h>
+#include <netinet/tcp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include "sockets/epoll.h"
+#include "sockets/hook.h"
+#include "sockets/ops.h"
+
+#ifndef TCP_ULP
+#define TCP_ULP 31
+#endif
+
+HOOK int socket(int domain, int type, int protocol)
+{
+	struct ops_want want = ops_want(domain, type, protocol);
+	int fd = real(socket)(want.domain, want.type, want.protocol);
+
+	if (fd < 0)
+		return fd;
+	if ((want.domain != AF_INET && want.domain != AF_INET6) ||
+	    (want.type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != SOCK_STREAM ||
+	    (want.protocol != 0 && want.protocol != IPPROTO_TCP)) {
+		sock_forget(fd);
+		return fd;
+	}
+	process_init();
+	if (settings.off)
+		return fd;
+	if (want.flags & OPS_WANT_SWITCH)
+		sock_add(fd, REC_OPEN, ROLE_UNKNOWN,
+			 (want.type & SOCK_NONBLOCK ? REC_NONBLOCK : 0) |
+				 (want.flags & OPS_WANT_OFFLOAD ? REC_ASKED : 0));
+	else
+		sock_forget(fd);
+	return fd;
+}
+
+/* An address may name one of our families; the kernel gets its own. */
+static const struct sockaddr *native(const struct sockaddr *a, socklen_t size,
+				     struct sockaddr_storage *copy)
+{
+	sa_family_t family;
+
+	if (!a || size < sizeof(a->sa_family) || size > sizeof(*copy) || hook_bad_address(a, size))
+		return a;
+	family = ops_family(a->sa_family);
+	if (family == a->sa_family)
+		return a;
+	memcpy(copy, a, size);
+	copy->ss_family = family;
+	return (struct sockaddr *)copy;
+}
+
+HOOK int bind(int fd, const struct sockaddr *address, socklen_t size)
+{
+	struct sockaddr_storage copy;
+
+	return real(bind)(fd, native(address, size, &copy), size);
+}
+
+HOOK int connect(int fd, const struct sockaddr *address, socklen_t size)
+{
+	struct rec *r = sock_live(fd);
+	struct sockaddr_storage copy;
+	int result, saved;
+
+	result = real(connect)(fd, native(address, size, &copy), size);
+	if (!r)
+		return result;
+	saved = errno;
+	if (result == 0 || saved == EINPROGRESS || saved == EINTR || saved == EALREADY) {
+		if (r->role == ROLE_UNKNOWN)
+			r->role = ROLE_ACTIVE;
+		if (result == 0 && atomic_load(&r->state) == REC_OPEN)
+			sock_connected(r, fd);
+	}
+	errno = saved;
+	return result;
+}
+
+HOOK int listen(int fd, int backlog)
+{
+	struct rec *r = sock_live(fd);
+	int result = real(listen)(fd, backlog);
+
+	if (r && result == 0)
+		atomic_fetch_or(&r->flags, REC_LISTEN);
+	return result;
+}
+
+static int accepted(int listener, int fd, int flags)
+{
+	struct rec *l = sock_of(listener);
+	struct rec *r;
+
+	if (fd < 0)
+		return fd;
+	if (!l) {
+		sock_forget(fd);
+		return fd;
+	}
+	r = sock_add(fd, REC_OPEN, ROLE_PASSIVE,
+		     (flags & SOCK_NONBLOCK ? REC_NONBLOCK : 0) | sock_flag(l, REC_ASKED));
+	if (r && atomic_load(&l->state) == REC_PLAIN)
+		sock_pin(r, fd, atomic_load(&l->why));
+	if (r && atomic_load(&r->state) == REC_OPEN)
+		sock_connected(r, fd);
+	return fd;
+}
+
+HOOK int accept(int fd, struct sockaddr *restrict from, socklen_t *restrict size)
+{
+	return accepted(fd, real(accept)(fd, from, size), 0);
+}
+
+HOOK int accept4(int fd, struct sockaddr *restrict from, socklen_t *restrict size, int flags)
+{
+	return accepted(fd, real(accept4)(fd, from, size, flags), flags);
+}
+
+HOOK int shutdown(int fd, int how)
+{
+	struct rec *r = sock_live(fd);
+
+	return r ? stream_shutdown(r, fd, how) : real(shutdown)(fd, how);
+}
+
+HOOK int close(int fd)
+{
+	if (process_owns(fd)) {
+		errno = EBADF;
+		return -1;
+	}
+	epoll_closing(fd);
+	sock_closing(fd);
+	return real(close)(fd);
+}
+
+/* --- options */
+
+/* With a lane the carrier must not hold octets back; the program still sees what it asked for. */
+static int held_option(struct rec *r, int fd, int name, const void *value, socklen_t size)
+{
+	uint32_t flag = name == TCP_NODELAY ? REC_NODELAY : REC_CORK;
+	int on;
+
+	if (size < sizeof(on) || hook_bad_address(value, size))
+		return real(setsockopt)(fd, IPPROTO_TCP, name, value, size);
+	memcpy(&on, value, sizeof(on));
+	if (on)
+		atomic_fetch_or(&r->flags, flag);
+	else
+		atomic_fetch_and(&r->flags, ~flag);
+	return 0;
+}
+
+/* Options that mean something only while the kernel moves the octets. */
+static bool only_tcp(int level, int name)
+{
+	if (level == IPPROTO_TCP)
+		return name == TCP_ULP || name == TCP_REPAIR || name == TCP_FASTOPEN_CONNECT ||
+		       name == TCP_FASTOPEN;
+	if (level != SOL_SOCKET)
+		return false;
+	switch (name) {
+	case SO_TIMESTAMP:
+	case SO_TIMESTAMPNS:
+	case SO_TIMESTAMPING:
+	case SO_ATTACH_FILTER:
+	case SO_ATTACH_BPF:
+	case SO_ZEROCOPY:
+	case SO_RCVLOWAT:
+	case SO_OOBINLINE: return true;
+	}
+	return false;
+}
+
+HOOK int setsockopt(int fd, int level, int name, const void *value, socklen_t size)
+{
+	struct rec *r = sock_live(fd);
+
+	if (r && only_tcp(level, name))
+		sock_pin(r, fd, WHY_OPTION);
+	else if (r && level == IPPROTO_TCP && (name == TCP_NODELAY || name == TCP_CORK) &&
+		 sock_has_lane(r))
+		return held_option(r, fd, name, value, size);
+	return real(setsockopt)(fd, level, name, value, size);
+}
+
+HOOK int getsockopt(int fd, int level, int name, void *restrict value, socklen_t *restrict size)
+{
+	int result = real(getsockopt)(fd, level, name, value, size);
+	struct rec *r;
+	int saved = errno;
+
+	if (level == SOL_SOCKET && name == SO_ERROR && result == 0) {
+		r = sock_live(fd);
+		if (r && *(int *)value == 0 && *size >= sizeof(int))
+			*(int *)value = atomic_exchange(&r->pending_error, 0);
+	}
+	if (level != IPPROTO_TCP || result != 0 || (name != TCP_NODELAY && name != TCP_CORK) ||
+	    *size < sizeof(int))
+		return result;
+	r = sock_live(fd);
+	if (r && sock_has_lane(r)) {
+		int on = sock_flag(r, name == TCP_NODELAY ? REC_NODELAY : REC_CORK) != 0;
+
+		memcpy(value, &on, sizeof(on));
+	}
+	errno = saved;
+	return result;
+}
+
+/* --- descriptors */
+
+HOOK int dup(int fd)
+{
+	int copy = real(dup)(fd);
+
+	if (copy >= 0) {
+		epoll_duplicated(fd, copy);
+		sock_duplicated(fd, copy);
+	}
+	return copy;
+}
+
+/* `to` is about to become something else, if `from` is a descriptor at all. */
+static void replacing(int from, int to)
+{
+	int saved = errno;
+
+	if (from != to && real(fcntl)(from, F_GETFD) >= 0 && to >= 0) {
+		epoll_closing(to);
+		sock_closing(to);
+	}
+	errno = saved;
+}
+
+HOOK int dup2(int from, int to)
+{
+	int result;
+
+	replacing(from, to);
+	result = real(dup2)(from, to);
+	if (result >= 0 && from != to) {
+		epoll_duplicated(from, to);
+		sock_duplicated(from, to);
+	}
+	return result;
+}
+
+HOOK int dup3(int from, int to, int flags)
+{
+	int result;
+
+	if (!(flags & ~O_CLOEXEC))
+		replacing(from, to);
+	result = real(dup3)(from, to, flags);
+	if (result >= 0) {
+		epoll_duplicated(from, to);
+		sock_duplicated(from, to);
+	}
+	return result;
+}
+
+static int do_fcntl(int fd, int command, void *argument)
+{
+	int result = real(fcntl)(fd, command, argument);
+	struct rec *r;
+
+	if (result < 0)
+		return result;
+	if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) {
+		epoll_duplicated(fd, result);
+		sock_duplicated(fd, result);
+	} else if (command == F_SETFL && (r = sock_of(fd)) != NULL) {
+		if ((long)argument & O_NONBLOCK)
+			atomic_fetch_or(&r->flags, REC_NONBLOCK);
+		else
+			atomic_fetch_and(&r->flags, ~(uint32_t)REC_NONBLOCK);
+		if ((long)argument & O_ASYNC)
+			sock_pin(r, fd, WHY_OPTION);
+	}
+	return result;
+}
+
+HOOK int fcntl(int fd, int command, ...)
+{
+	va_list list;
+	void *argument;
+
+	va_start(list, command);
+	argument = va_arg(list, void *);
+	va_end(list);
+	return do_fcntl(fd, command, argument);
+}
+
+HOOK int ioctl(int fd, unsigned long request, ...)
+{
+	va_list list;
+	void *argument;
+	struct rec *r;
+	int result;
+
+	va_start(list, request);
+	argument = va_arg(list, void *);
+	va_end(list);
+	result = real(ioctl)(fd, request, argument);
+	if (result != 0 || (request != FIONREAD && request != FIONBIO))
+		return result;
+	r = sock_live(fd);
+	if (r && request == FIONBIO) {
+		if (*(int *)argument)
+			atomic_fetch_or(&r->flags, REC_NONBLOCK);
+		else
+			atomic_fetch_and(&r->flags, ~(uint32_t)REC_NONBLOCK);
+	} else if (r && sock_has_lane(r)) {
+		*(int *)argument += (int)stream_unread(r);
+	}
+	return result;
+}
+
+static void close_known(unsigned first, unsigned last)
+{
+	if (last >= SOCK_FDS)
+		last = SOCK_FDS - 1;
+	for (unsigned fd = first; fd <= last && (int)fd <= sock_highest(); fd++) {
+		epoll_closing((int)fd);
+		sock_closing((int)fd);
+	}
+}
+
+/* Ours stay open, or the numbers would be somebody else's without our knowledge. */
+static int close_others(unsigned first, unsigned last, int flags)
+{
+	unsigned from = first;
+
+	for (int i = 0; i < OUR_FDS; i++) {
+		int ours = process_lowest_from((int)from);
+
+		if (ours < 0 || (unsigned)ours > last)
+			break;
+		if ((unsigned)ours > from &&
+		    real(close_range)(from, (unsigned)ours - 1, flags) != 0)
+			return -1;
+		from = (unsigned)ours + 1;
+	}
+	return from <= last ? real(close_range)(from, last, flags) : 0;
+}
+
+HOOK int close_range(unsigned first, unsigned last, int flags)
+{
+	if (first > last || (flags & CLOSE_RANGE_CLOEXEC) || !process_is_self())
+		return real(close_range)(first, last, flags);
+	close_known(first, last);
+	return close_others(first, last, flags);
+}
+
+HOOK void closefrom(int first)
+{
+	if (first < 0)
+		first = 0;
+	if (!process_is_self() || close_range((unsigned)first, ~0u, 0) != 0)
+		real(closefrom)(first);
+}
+
+HOOK FILE *fdopen(int fd, const char *mode)
+{
+	struct rec *r = sock_live(fd);
+
+	/* Streams read and write inside the C library, where no hook is. */
+	if (r)
+		sock_pin(r, fd, WHY_STDIO);
+	return real(fdopen)(fd, mode);
+}
+
+HOOK int vdprintf(int fd, const char *restrict format, va_list list)
+{
+	struct rec *r = sock_live(fd);
+
+	if (r)
+		sock_pin(r, fd, WHY_STDIO);
+	return real(vdprintf)(fd, format, list);
+}
+
+HOOK int dprintf(int fd, const char *restrict format, ...)
+{
+	va_list list;
+	int n;
+
+	va_start(list, format);
+	n = vdprintf(fd, format, list);
+	va_end(list);
+	return n;
+}
+
+/* --- descriptors in messages */
+
+static void each_descriptor(const struct msghdr *msg, void (*call)(int fd))
+{
+	struct msghdr *m = (struct msghdr *)msg;
+
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
+		size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		for (size_t i = 0; i < n; i++) {
+			int fd;
+
+			memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));
+			call(fd);
+		}
+	}
+}
+
+static void passing(int fd)
+{
+	struct rec *r = sock_live(fd);
+
+	/* Listeners are the kernel's wherever they go. */
+	if (r && !sock_flag(r, REC_LISTEN))
+		sock_pin(r, fd, WHY_PASSED);
+	epoll_passing(fd);
+}
+
+void hook_passing_descriptors(const struct msghdr *msg)
+{
+	each_descriptor(msg, passing);
+}
+
+static void received(int fd)
+{
+	struct rec *r;
+
+	if ((unsigned)fd >= SOCK_FDS)
+		return;
+	atomic_store(&sock_table[fd], NULL);
+	r = sock_of(fd);
+	/* Its sender may still use it. */
+	if (r && !sock_flag(r, REC_LISTEN))
+		sock_pin(r, fd, WHY_PASSED);
+}
+
+void hook_received_descriptors(const struct msghdr *msg)
+{
+	if (msg->msg_controllen >= CMSG_LEN(sizeof(int)))
+		each_descriptor(msg, received);
+}
+
+HOOK_ALIAS(int, __connect, connect, (int fd, const struct sockaddr *address, socklen_t size));
+HOOK_ALIAS(int, __close, close, (int fd));
+HOOK_ALIAS(int, __socket, socket, (int domain, int type, int protocol)) __THROW;
+HOOK_ALIAS(int, __dup2, dup2, (int from, int to)) __THROW;
+HOOK_ALIAS(int, fcntl64, fcntl, (int fd, int command, ...));
+HOOK_ALIAS(int, __fcntl, fcntl, (int fd, int command, ...));
+HOOK_ALIAS(int, __libc_fcntl64, fcntl, (int fd, int command, ...));

@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: MIT */
+/* Hooks of the calls that move octets. */
+#include <string.h>
+
+#include "base/util.h"
+#include "sockets/hook.h"
+#include "sockets/user.h"
+
+/* Requests that only TCP understands. */
+#define SEND_PLAIN    (MSG_OOB | MSG_ZEROCOPY | MSG_FASTOPEN)
+#define RECEIVE_PLAIN (MSG_OOB | MSG_ERRQUEUE)
+#define MOST          0x7ffff000u /* what the kernel moves in one call */
+
+void __chk_fail(void) __attribute__((noreturn));
+
+static ssize_t ours_receive(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags)
+{
+	if (!(flags & MSG_TRUNC) && !user_list_ok(iov, count, true)) {
+		errno = EFAULT;
+		return -1;
+	}
+	return stream_receive(r, fd, iov, count, flags);
+}
+
+static ssize_t ours_send(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags)
+{
+	if (!user_list_ok(iov, count, false)) {
+		errno = EFAULT;
+		return -1;
+	}
+	return stream_send(r, fd, iov, count, flags);
+}
+
+static void after_receive(struct rec *r, int fd, ssize_t n, int flags)
+{
+	int saved = errno;
+
+	stream_after_receive(r, fd, n, flags);
+	errno = saved;
+}
+
+static void after_send(struct rec *r, int fd, ssize_t n)
+{
+	int saved = errno;
+
+	stream_after_send(r, fd, n);
+	errno = saved;
+}
+
+/* `plain` is the real call; it runs when the octets come from the kernel alone. */
+#define RECEIVE(fd, iov, count, flags, plain)                                \
+	({                                                                   \
+		struct rec *r_ = sock_live(fd);                              \
+		ssize_t n_;                                                  \
+		if (r_ && ((flags)&RECEIVE_PLAIN)) {                         \
+			if ((flags)&MSG_OOB)                                 \
+				sock_pin(r_, fd, WHY_OPTION);                \
+			r_ = NULL;                                           \
+		}                                                            \
+		for (;;) {                                                   \
+			if (!r_) {                                           \
+				n_ = plain;                                  \
+				break;                                       \
+			}                                                    \
+			if (stream_before_receive(r_, fd) == STREAM_PLAIN) { \
+				n_ = plain;                                  \
+				after_receive(r_, fd, n_, flags);            \
+				break;                                       \
+			}                                                    \
+			n_ = ours_receive(r_, fd, iov, count, flags);        \
+			if (n_ != STREAM_AGAIN)                              \
+				break;                                       \
+		}                                                            \
+		n_;                                                          \
+	})
+
+#define SEND(fd, iov, count, size, flags, plain)                                \
+	({                                                                      \
+		struct rec *r_ = sock_live(fd);                                 \
+		ssize_t n_;                                                     \
+		if (r_ && ((flags)&SEND_PLAIN)) {                               \
+			sock_pin(r_, fd, WHY_OPTION);                           \
+			r_ = NULL;                                              \
+		}                                                               \
+		for (;;) {                                                      \
+			if (!r_) {                                              \
+				n_ = plain;                                     \
+				break;                                          \
+			}                                                       \
+			if (stream_before_send(r_, fd, size) == STREAM_PLAIN) { \
+				n_ = plain;                                     \
+				after_send(r_, fd, n_);                         \
+				break;                                          \
+			}                                                       \
+			n_ = ours_send(r_, fd, iov, count, flags);              \
+			if (n_ != STREAM_AGAIN)                                 \
+				break;                                          \
+		}                                                               \
+		n_;                                                             \
+	})
+
+static struct iovec one(const void *buf, size_t n)
+{
+	return (struct iovec) { (void *)buf, min_size(n, MOST) };
+}
+
+static size_t list_size(const struct iovec *iov, size_t count)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < count; i++)
+		n += iov[i].iov_len;
+	return n;
+}
+
+static bool bad_vector(const struct iovec *iov, size_t count)
+{
+	return !user_readable(iov, count * sizeof(*iov));
+}
+
+/* What the kernel would refuse: let it. */
+static bool bad_message(const struct msghdr *msg, bool write)
+{
+	return !(write ? user_writable(msg, sizeof(*msg)) : user_readable(msg, sizeof(*msg))) ||
+	       msg->msg_iovlen > IOV_MAX || bad_vector(msg->msg_iov, msg->msg_iovlen);
+}
+
+HOOK ssize_t read(int fd, void *buf, size_t n)
+{
+	struct iovec iov = one(buf, n);
+
+	/* Unlike recv(), read() of nothing never waits. */
+	if (n == 0)
+		return real(read)(fd, buf, n);
+	return RECEIVE(fd, &iov, 1, 0, real(read)(fd, buf, n));
+}
+
+HOOK ssize_t recv(int fd, void *buf, size_t n, int flags)
+{
+	struct iovec iov = one(buf, n);
+
+	return RECEIVE(fd, &iov, 1, flags, real(recv)(fd, buf, n, flags));
+}
+
+HOOK ssize_t recvfrom(int fd, void *restrict buf, size_t n, int flags,
+		      struct sockaddr *restrict from, socklen_t *restrict size)
+{
+	struct iovec iov = one(buf, n);
+	struct rec *r = sock_live(fd);
+	ssize_t got = RECEIVE(fd, &iov, 1, flags, real(recvfrom)(fd, buf, n, flags, from, size));
+
+	/* Streams name no sender. */
+	if (r && got >= 0 && from && size && sock_has_lane(r))
+		*size = 0;
+	return got;
+}
+
+HOOK ssize_t readv(int fd, const struct iovec *iov, int count)
+{
+	if (count <= 0 || count > IOV_MAX || !sock_live(fd) || bad_vector(iov, (size_t)count) ||
+	    list_size(iov, (size_t)count) == 0)
+		return real(readv)(fd, iov, count);
+	return RECEIVE(fd, iov, (size_t)count, 0, real(readv)(fd, iov, count));
+}
+
+HOOK ssize_t recvmsg(int fd, struct msghdr *msg, int flags)
+{
+	struct rec *r = sock_live(fd);
+	ssize_t n;
+
+	if (!r || bad_message(msg, true)) {
+		n = real(recvmsg)(fd, msg, flags);
+		if (n >= 0 && !r)
+			hook_received_descriptors(msg);
+		return n;
+	}
+	n = RECEIVE(fd, msg->msg_iov, msg->msg_iovlen, flags, real(recvmsg)(fd, msg, flags));
+	if (n >= 0 && sock_has_lane(r)) {
+		msg->msg_namelen = 0;
+		msg->msg_controllen = 0;
+		msg->msg_flags = flags & MSG_CMSG_CLOEXEC;
+	}
+	return n;
+}
+
+HOOK ssize_t write(int fd, const void *buf, size_t n)
+{
+	struct iovec iov = one(buf, n);
+
+	return SEND(fd, &iov, 1, n, 0, real(write)(fd, buf, n));
+}
+
+HOOK ssize_t send(int fd, const void *buf, size_t n, int flags)
+{
+	struct iovec iov = one(buf, n);
+
+	return SEND(fd, &iov, 1, n, flags, real(send)(fd, buf, n, flags));
+}
+
+HOOK ssize_t sendto(int fd, const void *buf, size_t n, int flags, const struct sockaddr *to,
+		    socklen_t size)
+{
+	struct iovec iov = one(buf, n);
+
+	return SEND(fd, &iov, 1, n, flags, real(sendto)(fd, buf, n, flags, to, size));
+}
+
+HOOK ssize_t writev(int fd, const struct iovec *iov, int count)
+{
+	if (count <= 0 || count > IOV_MAX || !sock_live(fd) || bad_vector(iov, (size_t)count))
+		return real(writev)(fd, iov, count);
+	return SEND(fd, iov, (size_t)count, list_size(iov, (size_t)count), 0,
+		    real(writev)(fd, iov, count));
+}
+
+HOOK ssize_t sendmsg(int fd, const struct msghdr *msg, int flags)
+{
+	struct rec *r = sock_live(fd);
+
+	if (!r || bad_message(msg, false)) {
+		if (!r && user_readable(msg, sizeof(*msg)) && msg->msg_controllen)
+			hook_passing_descriptors(msg);
+		return real(sendmsg)(fd, msg, flags);
+	}
+	if (msg->msg_controllen) {
+		sock_pin(r, fd, WHY_OPTION);
+		return real(sendmsg)(fd, msg, flags);
+	}
+	return SEND(fd, msg->msg_iov, msg->msg_iovlen, list_size(msg->msg_iov, msg->msg_iovlen),
+		    flags, real(sendmsg)(fd, msg, flags));
+}
+
+/* Several messages are as many calls; the time limit holds between them, as in the kernel. */
+HOOK int recvmmsg(int fd, struct mmsghdr *v, unsigned int n, int flags, struct timespec *limit)
+{
+	struct rec *r = sock_live(fd);
+	unsigned int done = 0;
+
+	if (!r || !user_writable(v, n * sizeof(*v)) ||
+	    stream_before_receive(r, fd) == STREAM_PLAIN) {
+		int got = real(recvmmsg)(fd, v, n, flags, limit);
+
+		if (r && user_readable(v, sizeof(*v)))
+			after_receive(r, fd, got > 0 ? v[0].msg_len : 0, flags);
+		return got;
+	}
+	for (; done < n; done++) {
+		int now = flags & ~MSG_WAITFORONE;
+		ssize_t got;
+
+		if (done > 0 && (flags & MSG_WAITFORONE))
+			now |= MSG_DONTWAIT;
+		got = recvmsg(fd, &v[done].msg_hdr, now);
+		if (got < 0)
+			break;
+		v[done].msg_len = (unsigned int)got;
+		if (got == 0) {
+			done++;
+			break;
+		}
+	}
+	return done > 0 ? (int)done : -1;
+}
+
+HOOK int sendmmsg(int fd, struct mmsghdr *v, unsigned int n, int flags)
+{
+	unsigned int done = 0;
+
+	if (!sock_live(fd) || !user_writable(v, n * sizeof(*v)))
+		return real(sendmmsg)(fd, v, n, flags);
+	for (; done < n; done++) {
+		ssize_t sent = sendmsg(fd, &v[done].msg_hdr, flags);
+
+		if (sent < 0)
+			break;
+		v[done].msg_len = (unsigned int)sent;
+	}
+	return done > 0 || n == 0 ? (int)done : -1;
+}
+
+/* With offset -1 these are readv() and writev() with flags. */
+HOOK ssize_t preadv2(int fd, const struct iovec *iov, int count, off_t offset, int flags)
+{
+	if (offset != -1 || count <= 0 || count > IOV_MAX || !sock_live(fd) ||
+	    bad_vector(iov, (size_t)count) || (flags & ~(RWF_NOWAIT | RWF_HIPRI)))
+		return real(preadv2)(fd, iov, count, offset, flags);
+	return RECEIVE(fd, iov, (size_t)count, flags & RWF_NOWAIT ? MSG_DONTWAIT : 0,
+		       real(preadv2)(fd, iov, count, offset, flags));
+}
+
+HOOK ssize_t pwritev2(int fd, const struct iovec *iov, int count, off_t offset, int flags)
+{
+	if (offset != -1 || count <= 0 || count > IOV_MAX || !sock_live(fd) ||
+	    bad_vector(iov, (size_t)count) || (flags & ~(RWF_NOWAIT | RWF_HIPRI)))
+		return real(pwritev2)(fd, iov, count, offset, flags);
+	return SEND(fd, iov, (size_t)count, list_size(iov, (size_t)count),
+		    flags & RWF_NOWAIT ? MSG_DONTWAIT : 0,
+		    real(pwritev2)(fd, iov, count, offset, flags));
+}
+
+/* --- from files, through a buffer */
+
+#define FILE_STEP 16384
+
+static ssize_t send_file(struct rec *r, int fd, int from, off_t *offset, size_t n)
+{
+	char buf[FILE_STEP];
+	off_t at = offset ? *offset : lseek(from, 0, SEEK_CUR);
+	size_t done = 0;
+	ssize_t got = 0, sent = 0;
+
+	while (done < n) {
+		struct iovec iov;
+
+		got = pread(from, buf, min_size(n - done, sizeof(buf)), at);
+		if (got <= 0)
+			break;
+		iov = one(buf, (size_t)got);
+		sent = stream_send(r, fd, &iov, 1, 0);
+		if (sent <= 0)
+			break;
+		done += (size_t)sent;
+		at += sent;
+		if (sent < got)
+			break;
+	}
+	if (offset)
+		*offset = at;
+	else if (done > 0)
+		lseek(from, at, SEEK_SET);
+	if (done > 0)
+		return (ssize_t)done;
+	return got < 0 || sent < 0 ? (sent == STREAM_AGAIN ? STREAM_AGAIN : -1) : 0;
+}
+
+HOOK ssize_t sendfile(int fd, int from, off_t *offset, size_t n)
+{
+	struct rec *r = sock_live(fd);
+	ssize_t sent;
+
+	if (sock_live(from))
+		sock_pin(sock_live(from), from, WHY_OPTION);
+	if (!r)
+		return real(sendfile)(fd, from, offset, n);
+	do {
+		if (stream_before_send(r, fd, n) == STREAM_PLAIN) {
+			sent = real(sendfile)(fd, from, offset, n);
+			after_send(r, fd, sent);
+			return sent;
+		}
+		if (lseek(from, 0, SEEK_CUR) < 0) {
+			sock_pin(r, fd, WHY_OPTION);
+			return real(sendfile)(fd, from, offset, n);
+		}
+		sent = send_file(r, fd, from, offset, n);
+	} while (sent == STREAM_AGAIN);
+	return sent;
+}
+
+static void pin_for_pipe(int fd)
+{
+	struct rec *r = sock_live(fd);
+
+	if (r)
+		sock_pin(r, fd, WHY_OPTION);
+}
+
+HOOK ssize_t splice(int in, off64_t *in_at, int out, off64_t *out_at, size_t n, unsigned int flags)
+{
+	pin_for_pipe(in);
+	pin_for_pipe(out);
+	return real(splice)(in, in_at, out, out_at, n, flags);
+}
+
+/* --- other names of the same functions */
+
+HOOK ssize_t __read_chk(int fd, void *buf, size_t n, size_t size);
+HOOK ssize_t __recv_chk(int fd, void *buf, size_t n, size_t size, int flags);
+HOOK ssize_t __recvfrom_chk(int fd, void *restrict buf, size_t n, size_t size, int flags,
+			    struct sockaddr *restrict from, socklen_t *restrict length);
+
+ssize_t __read_chk(int fd, void *buf, size_t n, size_t size)
+{
+	if (n > size)
+		__chk_fail();
+	return read(fd, buf, n);
+}
+
+ssize_t __recv_chk(int fd, void *buf, size_t n, size_t size, int flags)
+{
+	if (n > size)
+		__chk_fail();
+	return recv(fd, buf, n, flags);
+}
+
+ssize_t __recvfrom_chk(int fd, void *restrict buf, size_t n, size_t size, int flags,
+		       struct sockaddr *restrict from, socklen_t *restrict length)
+{
+	if (n > size)
+		__chk_fail();
+	return recvfrom(fd, buf, n, flags, from, length);
+}
+
+HOOK_ALIAS(ssize_t, __read, read, (int fd, void *buf, size_t n));
+HOOK_ALIAS(ssize_t, __write, write, (int fd, const void *buf, size_t n));
+HOOK_ALIAS(ssize_t, __send, send, (int fd, const void *buf, size_t n, int flags));
+HOOK_ALIAS(ssize_t, __recv, recv, (int fd, void *buf, size_t n, int flags));
+HOOK_ALIAS(int, __sendmmsg, sendmmsg, (int fd, struct mmsghdr *v, unsigned int n, int flags));
+HOOK_ALIAS(ssize_t, sendfile64, sendfile, (int fd, int from, off64_t *offset, size_t n));
+HOOK_ALIAS(ssize_t, preadv64v2, preadv2,
+	   (int fd, const struct iovec *iov, int count, off64_t offset, int flags));
+HOOK_ALIAS(ssize_t, pwritev64v2, pwritev2,
+	   (int fd, const struct iovec *iov, int count, off64_t offset, int flags));

@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: MIT */
+/* Hooks of the calls by which a process becomes another one, or ends. */
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#include "sockets/hook.h"
+#include "sockets/meet.h"
+#include "sockets/report.h"
+
+/* --- other programs */
+
+static bool survives_exec(int fd)
+{
+	int flags = real(fcntl)(fd, F_GETFD);
+
+	return flags >= 0 && !(flags & FD_CLOEXEC);
+}
+
+/* The new program has no lanes of ours, and may use what it inherits while relatives of this process hold it
+ * too: back to TCP, for good. */
+static void inherit(int fd, struct rec *r, void *arg)
+{
+	(void)arg;
+	if (!survives_exec(fd) || sock_flag(r, REC_LISTEN))
+		return;
+	atomic_fetch_or(&r->flags, REC_EXECED);
+	if (atomic_load(&r->state) == REC_LANE)
+		sock_pin(r, fd, WHY_EXEC);
+}
+
+static void hand_over(int fd, struct rec *r, void *arg)
+{
+	inherit(fd, r, arg);
+	atomic_fetch_sub(&r->refs, 1);
+	atomic_fetch_sub(&r->procs, 1);
+}
+
+static void take_back(int fd, struct rec *r, void *arg)
+{
+	(void)fd;
+	(void)arg;
+	atomic_fetch_add(&r->refs, 1);
+	atomic_fetch_add(&r->procs, 1);
+}
+
+static bool before_exec(void)
+{
+	if (!sock_in_use() || !process_is_self())
+		return false;
+	report_process();
+	sock_each(hand_over, NULL);
+	return true;
+}
+
+static void after_exec(bool was)
+{
+	int saved = errno;
+
+	if (was)
+		sock_each(take_back, NULL);
+	errno = saved;
+}
+
+#define EXEC(call)                         \
+	({                                 \
+		bool was_ = before_exec(); \
+		int r_ = call;             \
+		after_exec(was_);          \
+		r_;                        \
+	})
+
+HOOK int execve(const char *path, char *const argv[], char *const envp[])
+{
+	return EXEC(real(execve)(path, argv, envp));
+}
+
+HOOK int execv(const char *path, char *const argv[])
+{
+	return EXEC(real(execve)(path, argv, environ));
+}
+
+HOOK int execvpe(const char *file, char *const argv[], char *const envp[])
+{
+	return EXEC(real(execvpe)(file, argv, envp));
+}
+
+HOOK int execvp(const char *file, char *const argv[])
+{
+	return EXEC(real(execvpe)(file, argv, environ));
+}
+
+HOOK int execveat(int fd, const char *path, char *const argv[], char *const envp[], int flags)
+{
+	return EXEC(real(execveat)(fd, path, argv, envp, flags));
+}
+
+HOOK int fexecve(int fd, char *const argv[], char *const envp[])
+{
+	return EXEC(real(fexecve)(fd, argv, envp));
+}
+
+#define ARGUMENTS 1024
+
+/* The list of execl(): up to a null pointer. */
+static bool collect(const char *first, va_list list, char *argv[ARGUMENTS])
+{
+	size_t n = 0;
+
+	argv[n++] = (char *)first;
+	while (argv[n - 1] && n < ARGUMENTS)
+		argv[n++] = va_arg(list, char *);
+	return argv[n - 1] == NULL;
+}
+
+#define EXEC_LIST(run)                  \
+	char *argv[ARGUMENTS];          \
+	va_list list;                   \
+	int result = -1;                \
+	va_start(list, first);          \
+	if (collect(first, list, argv)) \
+		result = run;           \
+	else                            \
+		errno = E2BIG;          \
+	va_end(list);                   \
+	return result
+
+HOOK int execl(const char *path, const char *first, ...)
+{
+	EXEC_LIST(execve(path, argv, environ));
+}
+
+HOOK int execlp(const char *file, const char *first, ...)
+{
+	EXEC_LIST(execvpe(file, argv, environ));
+}
+
+HOOK int execle(const char *path, const char *first, ...)
+{
+	EXEC_LIST(execve(path, argv, va_arg(list, char **)));
+}
+
+/* Children that are made inside the C library, where no hook sees them, and run another program. */
+static void before_spawn(void)
+{
+	int saved = errno;
+
+	if (sock_in_use() && process_is_self())
+		sock_each(inherit, NULL);
+	errno = saved;
+}
+
+HOOK int posix_spawn(pid_t *restrict pid, const char *restrict path,
+		     const posix_spawn_file_actions_t *restrict actions,
+		     const posix_spawnattr_t *restrict attr, char *const argv[restrict],
+		     char *const envp[restrict])
+{
+	before_spawn();
+	return real(posix_spawn)(pid, path, actions, attr, argv, envp);
+}
+
+HOOK int posix_spawnp(pid_t *restrict pid, const char *restrict file,
+		      const posix_spawn_file_actions_t *restrict actions,
+		      const posix_spawnattr_t *restrict attr, char *const argv[restrict],
+		      char *const envp[restrict])
+{
+	before_spawn();
+	return real(posix_spawnp)(pid, file, actions, attr, argv, envp);
+}
+
+HOOK int system(const char *command)
+{
+	before_spawn();
+	return real(system)(command);
+}
+
+HOOK FILE *popen(const char *command, const char *mode)
+{
+	before_spawn();
+	return real(popen)(command, mode);
+}
+
+/* --- the end */
+
+static void let_go(int fd, struct rec *r, void *arg)
+{
+	(void)r;
+	(void)arg;
+	sock_closing(fd);
+}
+
+/* Nothing but memory may be touched any more. */
+static void let_go_quietly(int fd, struct rec *r, void *arg)
+{
+	(void)fd;
+	(void)arg;
+	atomic_fetch_sub(&r->refs, 1);
+	atomic_fetch_sub(&r->procs, 1);
+}
+
+static void leave(void)
+{
+	static _Atomic bool left;
+
+	if (settings.sealed) {
+		if (!atomic_exchange(&left, true))
+			sock_each(let_go_quietly, NULL);
+		return;
+	}
+
+	if (!sock_in_use() || !process_is_self() || atomic_exchange(&left, true))
+		return;
+	report_process();
+	settings.why = false;
+	sock_each(let_go, NULL);
+}
+
+__attribute__((destructor)) static void at_exit(void)
+{
+	leave();
+}
+
+HOOK void _exit(int status)
+{
+	leave();
+	real(_exit)(status);
+	__builtin_unreachable();
+}
+
+HOOK void _Exit(int status) __attribute__((alias("_exit"), noreturn));
+
+/* --- sandboxes: a filter may kill the process for any call that the program itself does not make */
+
+static void back_to_tcp(int fd, struct rec *r, void *arg)
+{
+	(void)arg;
+	if (atomic_load(&r->state) == REC_POSTED) {
+		meet_withdraw(r);
+		atomic_store(&r->state, REC_YOUNG);
+	} else if (atomic_load(&r->state) >= REC_AGREED) {
+		sock_pin(r, fd, WHY_OPTION);
+	}
+}
+
+static void seal(void)
+{
+	if (sock_in_use() && process_is_self())
+		sock_each(back_to_tcp, NULL);
+	process_tid();
+	settings.sealed = true;
+}
+
+HOOK int prctl(int option, ...)
+{
+	unsigned long a[4];
+	va_list list;
+
+	va_start(list, option);
+	for (int i = 0; i < 4; i++)
+		a[i] = va_arg(list, unsigned long);
+	va_end(list);
+	if (option == PR_SET_SECCOMP)
+		seal();
+	return real(prctl)(option, a[0], a[1], a[2], a[3]);
+}
+
+/* --- system calls past the C library's names */
+
+static void no_more_lanes(int fd, struct rec *r, void *arg)
+{
+	(void)arg;
+	sock_pin(r, fd, WHY_URING);
+}
+
+static long by_number(long number, const long a[6], bool *done)
+{
+	*done = true;
+	switch (number) {
+	case SYS_read: return read((int)a[0], (void *)a[1], (size_t)a[2]);
+	case SYS_write: return write((int)a[0], (const void *)a[1], (size_t)a[2]);
+	case SYS_close: return close((int)a[0]);
+	case SYS_sendto:
+		return sendto((int)a[0], (const void *)a[1], (size_t)a[2], (int)a[3],
+			      (const struct sockaddr *)a[4], (socklen_t)a[5]);
+	case SYS_recvfrom:
+		return recvfrom((int)a[0], (void *)a[1], (size_t)a[2], (int)a[3],
+				(struct sockaddr *)a[4], (socklen_t *)a[5]);
+	case SYS_sendmsg: return sendmsg((int)a[0], (const struct msghdr *)a[1], (int)a[2]);
+	case SYS_recvmsg: return recvmsg((int)a[0], (struct msghdr *)a[1], (int)a[2]);
+	case SYS_readv: return readv((int)a[0], (const struct iovec *)a[1], (int)a[2]);
+	case SYS_writev: return writev((int)a[0], (const struct iovec *)a[1], (int)a[2]);
+	case SYS_close_range: return close_range((unsigned)a[0], (unsigned)a[1], (int)a[2]);
+	case SYS_dup: return dup((int)a[0]);
+	case SYS_dup2: return dup2((int)a[0], (int)a[1]);
+	case SYS_dup3: return dup3((int)a[0], (int)a[1], (int)a[2]);
+	case SYS_shutdown: return shutdown((int)a[0], (int)a[1]);
+	case SYS_epoll_wait:
+		return epoll_wait((int)a[0], (struct epoll_event *)a[1], (int)a[2], (int)a[3]);
+	case SYS_epoll_ctl:
+		return epoll_ctl((int)a[0], (int)a[1], (int)a[2], (struct epoll_event *)a[3]);
+	case SYS_seccomp: seal(); break;
+	case SYS_prctl:
+		if (a[0] == PR_SET_SECCOMP)
+			seal();
+		break;
+	case SYS_io_uring_setup:
+		/* A ring reads and writes where no hook is. */
+		settings.uring = true;
+		sock_each(no_more_lanes, NULL);
+		break;
+	}
+	*done = false;
+	return 0;
+}
+
+HOOK long syscall(long number, ...)
+{
+	long a[6];
+	long result;
+	bool done;
+	va_list list;
+
+	va_start(list, number);
+	for (int i = 0; i < 6; i++)
+		a[i] = va_arg(list, long);
+	va_end(list);
+	result = by_number(number, a, &done);
+	return done ? result : real(syscall)(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A lane: memory that the two ends of one connection share, with a ring of octets for each
+ * direction. The stream of a direction runs partly in the ring and partly in the kernel's TCP
+ * connection, the carrier; where it changes from one to the other is part of the shared state, as
+ * positions in the stream (turns). So each direction can change at any octet, any number of times.
+ *
+ * The peer is not trusted. Everything it may write is read once, checked against our own copy
+ * (lane_tx, lane_rx: memory out of its reach), and a lane that makes no sense is LANE_BROKEN.
+ * Nothing here calls the system; the caller moves the octets of the carrier.
+ *
+ * One atomic word per direction decides every race:
+ *
+ *   bits 0-31   tail: octets ever put into the ring, modulo 2^32          (sender)
+ *   bits 32-47  turns: odd while the stream runs in the lane, else even   (sender)
+ *   bits 48-    flags, see below                                          (mostly receiver)
+ *
+ * The sender publishes with compare-and-swap, so it cannot miss that the receiver went to sleep; the
+ * receiver goes to sleep with compare-and-swap, so it cannot miss that something was published.
+ */
+#ifndef FLUE_SOCKETS_LANE_H
+#define FLUE_SOCKETS_LANE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#define LANE_RING   (256u << 10)
+#define LANE_TURNS  64u /* turns that may be under way */
+#define LANE_REWIND (16u << 10)
+
+#define LANE_TURN_SHIFT 32
+#define LANE_TURN_ONE   (1ull << LANE_TURN_SHIFT)
+
+/* The receiver looks at this word: without it the stream stays on the carrier. */
+#define LANE_ATTACHED (1ull << 48)
+/* The receiver takes octets off the carrier and knows no turn ahead: none may be made now. */
+#define LANE_INSIDE (1ull << 49)
+/* The receiver sleeps where only the carrier wakes it. */
+#define LANE_WAITING (1ull << 50)
+/* The receiver takes nothing from the ring any more: leave the lane. */
+#define LANE_GONE (1ull << 51)
+/* ... and wants what it has not read again, on the carrier. */
+#define LANE_RECALL (1ull << 52)
+/* The receiver sends them again itself, on the sender's socket: the sender must keep still ... */
+#define LANE_TAKING (1ull << 54)
+/* ... and has done so: what the word says of tail and turns is right. */
+#define LANE_TAKEN (1ull << 55)
+/* The sender will send nothing more; the end of the stream is told by the carrier. */
+#define LANE_FIN (1ull << 53)
+
+struct lane_dir {
+	/* written by the sender (and the receiver's flags) */
+	_Alignas(128) _Atomic uint64_t word;
+	_Atomic uint32_t base; /* this octet count stands at offset 0 of the ring */
+	_Atomic uint32_t tx_cpu;
+	_Atomic uint32_t tx_sleeps; /* the sender sleeps on `head`, for room */
+	/* written by the receiver */
+	_Alignas(128) _Atomic uint32_t head;
+	_Atomic uint32_t seen; /* turns it has made */
+	_Atomic uint32_t rx_cpu;
+	/* written by the sender, before it counts the turn in the word */
+	_Alignas(128) _Atomic uint64_t turn[LANE_TURNS];
+};
+
+/* The sender's own state. */
+struct lane_tx {
+	struct lane_dir *dir;
+	uint8_t *ring;
+	uint64_t pos; /* octets of the stream sent so far, on either way */
+	uint32_t tail;
+	uint32_t base;
+	uint32_t head; /* the receiver's, when last looked at */
+	uint32_t high; /* how far into the ring octets were ever written, for trimming */
+	uint16_t turns;
+};
+
+/* The receiver's own state. */
+struct lane_rx {
+	struct lane_dir *dir;
+	uint8_t *ring;
+	uint64_t pos;
+	uint32_t head;
+	uint16_t turns;
+};
+
+enum lane_way {
+	LANE_BROKEN,  /* the shared memory makes no sense: end the connection */
+	LANE_CARRIER, /* use the carrier */
+	LANE_LEAVE,   /* lane_tx_leave(), then the carrier */
+	LANE_RING_OK, /* the ring has room */
+	LANE_BELL,    /* one octet on the carrier, the rest into the ring */
+	LANE_FULL,    /* no room: wait, or leave */
+	LANE_HELD,    /* the receiver is taking octets back: wait until it is done */
+};
+
+/* A place in a list of buffers. */
+struct lane_iov {
+	const struct iovec *iov;
+	size_t count;
+	size_t skip; /* octets of the first that are done */
+};
+
+static inline uint16_t lane_word_turns(uint64_t word)
+{
+	return (uint16_t)(word >> LANE_TURN_SHIFT);
+}
+
+static inline bool lane_tx_in_ring(const struct lane_tx *tx)
+{
+	return tx->turns & 1;
+}
+
+static inline bool lane_rx_in_ring(const struct lane_rx *rx)
+{
+	return rx->turns & 1;
+}
+
+/* Both start on the carrier, at the octet `pos` of the stream. */
+void lane_tx_init(struct lane_tx *tx, struct lane_dir *dir, uint8_t *ring, uint64_t pos);
+void lane_rx_init(struct lane_rx *rx, struct lane_dir *dir, uint8_t *ring, uint64_t pos);
+/* The receiver is ready to see turns. */
+void lane_rx_attach(struct lane_rx *rx);
+
+/* --- sender; one thread at a time */
+
+/* How `want` octets can go now. `*word` is for lane_tx_publish(), `*room` what the ring takes. */
+enum lane_way lane_tx_look(struct lane_tx *tx, size_t want, uint64_t *word, size_t *room);
+/* Copy up to `room` octets to where the next ones belong; not visible before lane_tx_publish(). */
+size_t lane_tx_copy(struct lane_tx *tx, struct lane_iov *from, size_t room);
+/* Where the next octets belong, for calls that write there themselves. At most two pieces. */
+int lane_tx_space(struct lane_tx *tx, size_t room, struct iovec out[2]);
+/* Make `n` copied octets visible; `bell`: one octet before them goes by the carrier, and the caller
+ * must send it now. False: the word changed, look again (nothing happened). */
+bool lane_tx_publish(struct lane_tx *tx, uint64_t word, size_t n, bool bell);
+/* From here on the carrier. False: look again. */
+bool lane_tx_leave(struct lane_tx *tx, uint64_t word);
+/* Octets in the ring the receiver has not taken; UINT32_MAX: broken. */
+uint32_t lane_tx_unread(const struct lane_tx *tx);
+/* After LANE_RECALL: take back what the receiver left in the ring. The stream then stands on the carrier where
+ * those octets begin; they are still in the pieces, and the caller sends them (and adds them to
+ * pos). Returns the number of pieces; -1: broken; -2: octets that come later stand on the carrier
+ * already, so that order could not be kept. */
+int lane_tx_recall(struct lane_tx *tx, struct iovec out[2]);
+
+/* --- receiver; one thread at a time */
+
+enum lane_from {
+	LANE_FROM_NOTHING, /* nothing here; sleep or give up */
+	LANE_FROM_RING,
+	LANE_FROM_CARRIER, /* up to `limit` octets, and not one more */
+	LANE_FROM_OPEN,    /* the carrier, between lane_rx_enter() and lane_rx_leave() */
+	LANE_FROM_BROKEN,
+};
+
+/* Where the next octets come from and how many are there (ring) or allowed (carrier). Makes turns. */
+enum lane_from lane_rx_look(struct lane_rx *rx, uint64_t *word, size_t *limit);
+/* After LANE_FROM_CARRIER: octets of the ring right behind those of the carrier. */
+size_t lane_rx_behind(const struct lane_rx *rx, uint64_t word);
+size_t lane_rx_copy(const struct lane_rx *rx, struct lane_iov *to, size_t skip, size_t n);
+/* The next `n` octets of the ring as pieces. */
+int lane_rx_pieces(const struct lane_rx *rx, size_t n, struct iovec out[2]);
+/* `n` octets of the ring, or of the carrier, are taken. */
+void lane_rx_taken(struct lane_rx *rx, size_t n, bool ring);
+/* Does the sender sleep until there is room, and is there enough to wake it (futex on `head`)? */
+bool lane_rx_must_wake(struct lane_rx *rx);
+/* Forbid turns while octets are taken off an open carrier; false: look again. */
+bool lane_rx_enter(struct lane_rx *rx, uint64_t word);
+void lane_rx_exit(struct lane_rx *rx);
+/*
+ * The receiver's own recall, when the sender does not react: begin() gives the octets that were left, as pieces, and
+ * makes the sender keep still; then the caller puts them onto the sender's end of the carrier; end()
+ * returns the stream to the carrier. begin(): number of pieces, or -1: not possible now.
+ */
+int lane_rx_take_back(struct lane_rx *rx, struct iovec out[2]);
+void lane_rx_taken_back(struct lane_rx *rx, bool ok);
+/* How far the sender has come, and where we are: tail and turns in one number. */
+#define LANE_PLACE 0xffffffffffffull
+
+static inline uint64_t lane_rx_seen(const struct lane_rx *rx)
+{
+	return atomic_load_explicit(&rx->dir->word, memory_order_acquire) & LANE_PLACE;
+}
+
+static inline uint64_t lane_rx_here(const struct lane_rx *rx)
+{
+	return rx->head | (uint64_t)rx->turns << LANE_TURN_SHIFT;
+}
+
+/* About to sleep until the sender gets beyond `place`. False: it has; look again. */
+bool lane_rx_arm(struct lane_rx *rx, uint64_t place);
+void lane_rx_disarm(struct lane_rx *rx);
+/* Cheap and without a lock: is there something to look at that the kernel does not know of? */
+static inline bool lane_rx_stirs(const struct lane_rx *rx)
+{
+	uint64_t w = atomic_load_explicit(&rx->dir->word, memory_order_acquire);
+
+	return (uint32_t)w != rx->head || lane_word_turns(w) != rx->turns;
+}
+
+/* All octets in the ring. A hint. */
+static inline size_t lane_rx_held(const struct lane_rx *rx)
+{
+	uint32_t n = (uint32_t)atomic_load_explicit(&rx->dir->word, memory_order_acquire) -
+		     rx->head;
+
+	return n <= LANE_RING ? n : 0;
+}
+
+/* Octets that can be taken from the ring now, before any turn. Without a lock: a hint. */
+size_t lane_rx_ready(const struct lane_rx *rx);
+
+#endif

@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: MIT */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/util.h"
+#include "sockets/arena.h"
+#include "sockets/board.h"
+#include "sockets/meet.h"
+#include "sockets/process.h"
+#include "sockets/real.h"
+
+static uint8_t mailbox_name[MAILBOX_NAME];
+
+#ifndef SO_NETNS_COOKIE
+#define SO_NETNS_COOKIE 71
+#endif
+
+/* --- what the kernel says about the socket at the other end */
+
+struct other_end {
+	uint64_t cookie;
+	uint32_t uid;
+};
+
+static void fill_diag(struct inet_diag_sockid *id, const struct sockaddr_in6 *src,
+		      const struct sockaddr_in6 *dst, bool v4)
+{
+	id->idiag_sport = src->sin6_port;
+	id->idiag_dport = dst->sin6_port;
+	id->idiag_cookie[0] = INET_DIAG_NOCOOKIE;
+	id->idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+	memcpy(id->idiag_src, src->sin6_addr.s6_addr + (v4 ? 12 : 0), v4 ? 4 : 16);
+	memcpy(id->idiag_dst, dst->sin6_addr.s6_addr + (v4 ? 12 : 0), v4 ? 4 : 16);
+}
+
+static bool ask_kernel(const struct rec *r, struct other_end *out)
+{
+	bool v4 = IN6_IS_ADDR_V4MAPPED(&r->self.sin6_addr);
+	struct {
+		struct nlmsghdr head;
+		struct inet_diag_req_v2 req;
+	} ask = {
+		.head = { .nlmsg_len = sizeof(ask),
+			  .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+			  .nlmsg_flags = NLM_F_REQUEST },
+		.req = { .sdiag_family = v4 ? AF_INET : AF_INET6,
+			 .sdiag_protocol = IPPROTO_TCP,
+			 .idiag_states = ~0u },
+	};
+	struct {
+		struct nlmsghdr head;
+		struct inet_diag_msg msg;
+		uint8_t rest[512];
+	} answer;
+	int fd = real(socket)(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+	ssize_t n = -1;
+
+	if (fd < 0)
+		return false;
+	fill_diag(&ask.req.id, &r->peer, &r->self, v4);
+	if (real(send)(fd, &ask, sizeof(ask), 0) == (ssize_t)sizeof(ask))
+		n = real(recv)(fd, &answer, sizeof(answer), MSG_DONTWAIT);
+	real(close)(fd);
+	if (n < (ssize_t)(sizeof(answer.head) + sizeof(answer.msg)) ||
+	    answer.head.nlmsg_type != SOCK_DIAG_BY_FAMILY)
+		return false;
+	out->cookie = answer.msg.id.idiag_cookie[0] | (uint64_t)answer.msg.id.idiag_cookie[1] << 32;
+	out->uid = answer.msg.idiag_uid;
+	return true;
+}
+
+static uint64_t netns_cookie(void)
+{
+	uint64_t cookie = 0;
+	socklen_t size = sizeof(cookie);
+	int fd = real(socket)(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	if (fd >= 0) {
+		real(getsockopt)(fd, SOL_SOCKET, SO_NETNS_COOKIE, &cookie, &size);
+		real(close)(fd);
+	}
+	return cookie;
+}
+
+/* --- the mailbox of this process */
+
+static int mailbox(void)
+{
+	struct sockaddr_un name = { .sun_family = AF_UNIX };
+	socklen_t size = sizeof(name);
+	int fd = process_kept(OUR_MAILBOX);
+
+	if (fd >= 0)
+		return fd;
+	fd = real(socket)(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return -1;
+	/* The kernel chooses an abstract name. */
+	if (real(bind)(fd, (struct sockaddr *)&name, sizeof(sa_family_t)) != 0 ||
+	    real(listen)(fd, 1024) != 0 ||
+	    real(getsockname)(fd, (struct sockaddr *)&name, &size) != 0 ||
+	    size - offsetof(struct sockaddr_un, sun_path) > sizeof(mailbox_name)) {
+		real(close)(fd);
+		return -1;
+	}
+	memset(mailbox_name, 0, sizeof(mailbox_name));
+	memcpy(mailbox_name, name.sun_path, size - offsetof(struct sockaddr_un, sun_path));
+	return process_keep(OUR_MAILBOX, fd);
+}
+
+static bool same_user(int fd, pid_t *pid)
+{
+	struct ucred cred;
+	socklen_t size = sizeof(cred);
+
+	if (real(getsockopt)(fd, SOL_SOCKET, SO_PEERCRED, &cred, &size) != 0)
+		return false;
+	if (pid)
+		*pid = cred.pid;
+	return cred.uid == geteuid();
+}
+
+static bool send_fd(const struct board_slot *slot, int fd)
+{
+	struct sockaddr_un name = { .sun_family = AF_UNIX };
+	size_t length = strnlen((const char *)slot->mailbox + 1, sizeof(slot->mailbox) - 1) + 1;
+	char control[CMSG_SPACE(sizeof(int))] = { 0 };
+	char octet = 'L';
+	struct iovec iov = { &octet, 1 };
+	struct msghdr msg = { .msg_iov = &iov,
+			      .msg_iovlen = 1,
+			      .msg_control = control,
+			      .msg_controllen = sizeof(control) };
+	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+	pid_t pid = 0;
+	bool ok;
+	int s = real(socket)(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+	if (s < 0)
+		return false;
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(c), &fd, sizeof(fd));
+	memcpy(name.sun_path, slot->mailbox, sizeof(slot->mailbox));
+	ok = real(connect)(s, (struct sockaddr *)&name,
+			   (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length)) == 0 &&
+	     same_user(s, &pid) && pid == (pid_t)slot->pid &&
+	     real(sendmsg)(s, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
+	real(close)(s);
+	return ok;
+}
+
+/* One message of somebody who is the same user: a memory file, and nothing else. */
+static void read_mail(int s, pid_t pid)
+{
+	char control[CMSG_SPACE(4 * sizeof(int))];
+	char octet;
+	struct iovec iov = { &octet, 1 };
+	struct msghdr msg = { .msg_iov = &iov,
+			      .msg_iovlen = 1,
+			      .msg_control = control,
+			      .msg_controllen = sizeof(control) };
+	struct cmsghdr *c;
+	size_t n;
+	int fd;
+
+	if (real(recvmsg)(s, &msg, MSG_CMSG_CLOEXEC) < 0)
+		return;
+	c = CMSG_FIRSTHDR(&msg);
+	if (!c || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+		return;
+	n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+	for (size_t i = 0; i < n; i++) {
+		memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));
+		if (n == 1)
+			arena_map(fd, pid);
+		else
+			real(close)(fd);
+	}
+}
+
+/* Map everything that waits in the mailbox. What strangers sent is never taken out. */
+static void empty_mailbox(void)
+{
+	int box = process_kept(OUR_MAILBOX);
+	pid_t pid = 0;
+	int s;
+
+	while (box >= 0 &&
+	       (s = real(accept4)(box, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+		if (same_user(s, &pid))
+			read_mail(s, pid);
+		real(close)(s);
+	}
+}
+
+/* --- offers */
+
+static void describe(const struct rec *r, struct board_slot *slot)
+{
+	memset(slot, 0, sizeof(*slot));
+	slot->state = BOARD_POSTED;
+	slot->pid = (uint32_t)getpid();
+	slot->netns = netns_cookie();
+	slot->cookie = r->cookie;
+	slot->self = r->self.sin6_addr;
+	slot->peer = r->peer.sin6_addr;
+	slot->self_port = r->self.sin6_port;
+	slot->peer_port = r->peer.sin6_port;
+	slot->role = r->role;
+	memcpy(slot->mailbox, mailbox_name, sizeof(slot->mailbox));
+}
+
+static bool is_peer(const struct board_slot *mine, const struct board_slot *other)
+{
+	return other->state == BOARD_POSTED && other->netns == mine->netns &&
+	       other->self_port == mine->peer_port && other->peer_port == mine->self_port &&
+	       memcmp(&other->self, &mine->peer, sizeof(mine->peer)) == 0 &&
+	       memcmp(&other->peer, &mine->self, sizeof(mine->self)) == 0;
+}
+
+/* Which end connected? One of the two knows. */
+static bool agree_roles(struct rec *r, uint32_t other)
+{
+	if (r->role == ROLE_UNKNOWN && (other == ROLE_ACTIVE || other == ROLE_PASSIVE))
+		r->role = other == ROLE_ACTIVE ? ROLE_PASSIVE : ROLE_ACTIVE;
+	return r->role != ROLE_UNKNOWN && r->role != other;
+}
+
+/* Make a lane for the offer in `slot`. */
+static enum meet_result claim(struct rec *r, struct board_slot *slot, enum why *why)
+{
+	struct other_end end;
+	struct arena *a;
+	uint32_t lane;
+	int fd;
+
+	*why = WHY_CHECK;
+	if (!ask_kernel(r, &end) || end.cookie != slot->cookie || end.uid != geteuid())
+		return MEET_NEVER;
+	*why = WHY_ROLE;
+	if (!agree_roles(r, slot->role))
+		return MEET_NEVER;
+	*why = WHY_LIMIT;
+	a = arena_take((pid_t)slot->pid, board_mailbox_key(slot), &lane, &fd);
+	if (!a)
+		return MEET_NEVER;
+	if (fd >= 0) {
+		bool sent = send_fd(slot, fd);
+
+		real(close)(fd);
+		if (!sent) {
+			arena_undo(a, lane);
+			*why = WHY_CHECK;
+			return MEET_NEVER;
+		}
+	}
+	atomic_store(&arena_memory(a)->lane[lane].cookie[0], r->cookie);
+	atomic_store(&arena_memory(a)->lane[lane].cookie[1], slot->cookie);
+	r->arena = a;
+	r->lane = lane;
+	r->side = 0;
+	slot->state = BOARD_CLAIMED;
+	slot->arena = arena_id(a);
+	slot->lane = lane;
+	slot->claimer = r->cookie;
+	slot->role = r->role;
+	return MEET_LANE;
+}
+
+enum meet_result meet_peer(struct rec *r, enum why *why)
+{
+	struct board_slot bucket[BOARD_BUCKET];
+	struct board_slot mine;
+	enum meet_result result = MEET_NOTHING;
+	uint32_t first;
+	int free = -1;
+
+	*why = WHY_BOARD;
+	if (mailbox() < 0)
+		return MEET_NEVER;
+	describe(r, &mine);
+	first = board_bucket(&mine);
+	if (!board_lock(first, bucket))
+		return board_fd() < 0 ? MEET_NEVER : MEET_NOTHING;
+	for (int i = 0; i < BOARD_BUCKET; i++) {
+		if (is_peer(&mine, &bucket[i])) {
+			result = claim(r, &bucket[i], why);
+			if (result == MEET_NEVER && *why == WHY_CHECK) {
+				bucket[i].state = BOARD_EMPTY; /* an old one with our numbers */
+				result = MEET_NOTHING;
+			}
+			board_write(first + (uint32_t)i, &bucket[i]);
+			if (result == MEET_LANE)
+				goto out;
+			if (result == MEET_NEVER)
+				goto out;
+		}
+		if (free < 0 && board_is_stale(&bucket[i]))
+			free = i;
+	}
+	result = MEET_NOTHING;
+	if (free >= 0 && board_write(first + (uint32_t)free, &mine)) {
+		r->slot = first + (uint32_t)free;
+		result = MEET_POSTED;
+	}
+out:
+	board_unlock(first);
+	return result;
+}
+
+/* The arena that the claimer named, if it is from the other end of this connection. */
+static struct arena *find_arena(struct rec *r, const struct board_slot *slot)
+{
+	struct arena *a = arena_by_id(slot->arena);
+	struct other_end end;
+
+	if (!a) {
+		empty_mailbox();
+		a = arena_by_id(slot->arena);
+	}
+	if (!a || !ask_kernel(r, &end) || end.cookie != slot->claimer || end.uid != geteuid())
+		return NULL;
+	return agree_roles(r, slot->role) ? a : NULL;
+}
+
+enum meet_result meet_check(struct rec *r, enum why *why)
+{
+	struct board_slot slot;
+	struct arena *a;
+
+	*why = WHY_BOARD;
+	if (!board_read(r->slot, &slot) || slot.cookie != r->cookie ||
+	    slot.pid != (uint32_t)getpid())
+		return MEET_NEVER;
+	if (slot.state == BOARD_POSTED)
+		return MEET_POSTED;
+	*why = WHY_CHECK;
+	if (slot.state != BOARD_CLAIMED)
+		return MEET_NEVER;
+	a = find_arena(r, &slot);
+	meet_withdraw(r);
+	if (!a)
+		return MEET_NEVER;
+	if (slot.lane >= ARENA_LANES ||
+	    atomic_load(&arena_memory(a)->lane[slot.lane].cookie[0]) != slot.claimer ||
+	    atomic_load(&arena_memory(a)->lane[slot.lane].cookie[1]) != r->cookie ||
+	    !arena_attach(a, slot.lane))
+		return MEET_NEVER;
+	r->arena = a;
+	r->lane = slot.lane;
+	r->side = 1;
+	return MEET_LANE;
+}
+
+void meet_withdraw(struct rec *r)
+{
+	struct board_slot slot;
+
+	if (board_read(r->slot, &slot) && slot.cookie == r->cookie &&
+	    slot.pid == (uint32_t)getpid()) {
+		slot.state = BOARD_EMPTY;
+		board_write(r->slot, &slot);
+	}
+}
+
+void meet_forked(void)
+{
+	arena_forked();
+	board_forked();
+}

@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: MIT */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include "base/util.h"
+#include "sockets/epoll.h"
+#include "sockets/meet.h"
+#include "sockets/process.h"
+#include "sockets/real.h"
+#include "sockets/report.h"
+#include "sockets/sock.h"
+
+/* Ours stand from here on: above what nearly every program uses, and low enough that the kernel's
+ * table of descriptors stays small and select() can see them. */
+#define OUR_BASE 960
+
+struct settings settings;
+struct home *home;
+char process_name[32];
+
+static struct kept {
+	int fd; /* + 1; 0: none */
+	dev_t dev;
+	ino_t ino;
+} kept[OUR_FDS];
+
+/* One page that a child finds zeroed: the only thing that every way of forking shows. */
+static struct {
+	_Atomic uint32_t pid;
+} * life;
+
+static __thread uint32_t tid THREAD_LOCAL_FAST;
+
+uint32_t process_tid(void)
+{
+	if (!tid)
+		tid = (uint32_t)syscall(SYS_gettid);
+	return tid;
+}
+
+static void set_profile(const char *name)
+{
+	static const struct {
+		const char *name;
+		uint32_t spin_ns, yields;
+	} profiles[] = {
+		{ "balanced", 50000, 8 },
+		{ "latency", 200000, 32 },
+		{ "cpu", 0, 2 },
+	};
+
+	settings.spin_ns = profiles[0].spin_ns;
+	settings.yields = profiles[0].yields;
+	for (size_t i = 0; name && i < ARRAY_SIZE(profiles); i++) {
+		if (strcmp(name, profiles[i].name) == 0) {
+			settings.spin_ns = profiles[i].spin_ns;
+			settings.yields = profiles[i].yields;
+		}
+	}
+}
+
+static void find_name(void)
+{
+	memccpy(process_name, program_invocation_short_name, 0, sizeof(process_name) - 1);
+}
+
+static void load_rules(void)
+{
+	const char *path = getenv("FLUE_RULES");
+	struct policy_error error;
+
+	if (!path && access("/etc/flue/sockets.rules", R_OK) == 0)
+		path = "/etc/flue/sockets.rules";
+	if (policy_load(&settings.policy, path, getenv("FLUE_RULE"), &error) == 0)
+		return;
+	settings.bad_rules = true;
+	report_line("flue: ", error.text, "; this program stays on TCP");
+}
+
+static void on_fork_prepare(void)
+{
+	epoll_fork_prepare();
+	sock_fork_prepare();
+}
+
+static void become_child(void)
+{
+	tid = 0;
+	for (int i = OUR_MAILBOX; i < OUR_FDS; i++)
+		process_drop(i);
+	meet_forked();
+	epoll_forked();
+	home = NULL;
+	atomic_store_explicit(&life->pid, (uint32_t)getpid(), memory_order_release);
+}
+
+static void on_fork_child(void)
+{
+	if (life && atomic_load_explicit(&life->pid, memory_order_acquire) == 0)
+		become_child();
+}
+
+static void limit_lanes(void)
+{
+	uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+	uint64_t lanes = memory / 4 / (2 * LANE_RING);
+
+	settings.max_lanes = (uint32_t)min_u64(lanes, 16384);
+}
+
+void process_init(void)
+{
+	static _Atomic uint32_t done;
+	uint32_t no = 0;
+	const char *text;
+
+	if (atomic_load_explicit(&done, memory_order_acquire) == 2)
+		return;
+	if (!atomic_compare_exchange_strong(&done, &no, 1))
+		return; /* another thread is at it; this call stays on TCP */
+	text = getenv("FLUE_SOCKETS");
+	settings.off = text && strcmp(text, "off") == 0;
+	set_profile(getenv("FLUE_PROFILE"));
+	settings.why = getenv("FLUE_WHY") != NULL;
+	text = getenv("FLUE_STATS");
+	if (text && strlen(text) < sizeof(settings.stats))
+		strcpy(settings.stats, text);
+	if (!settings.off) {
+		find_name();
+		policy_self(&settings.self);
+		load_rules();
+		limit_lanes();
+		life = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (life == MAP_FAILED || madvise(life, 4096, MADV_WIPEONFORK) != 0 ||
+		    pthread_atfork(on_fork_prepare, NULL, on_fork_child) != 0)
+			settings.off = true;
+		else
+			atomic_store(&life->pid, (uint32_t)getpid());
+	}
+	atomic_store_explicit(&done, 2, memory_order_release);
+}
+
+bool process_is_self(void)
+{
+	uint32_t pid;
+
+	if (settings.sealed)
+		return false;
+	if (!life)
+		return !settings.off;
+	pid = atomic_load_explicit(&life->pid, memory_order_acquire);
+	if (pid == 0) {
+		become_child();
+		return true;
+	}
+	return pid == (uint32_t)syscall(SYS_getpid);
+}
+
+int process_keep(enum process_fd which, int fd)
+{
+	struct rlimit limit;
+	struct stat st;
+	int base = OUR_BASE;
+	int high;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < OUR_BASE + 64)
+		base = limit.rlim_cur > 128 ? (int)limit.rlim_cur - 64 : 64;
+	high = real(fcntl)(fd, F_DUPFD_CLOEXEC, base);
+	real(close)(fd);
+	if (high < 0 || fstat(high, &st) != 0)
+		return -1;
+	kept[which] = (struct kept) { high + 1, st.st_dev, st.st_ino };
+	return high;
+}
+
+int process_kept(enum process_fd which)
+{
+	struct stat st;
+	struct kept *k = &kept[which];
+
+	if (k->fd == 0)
+		return -1;
+	if (fstat(k->fd - 1, &st) != 0 || st.st_dev != k->dev || st.st_ino != k->ino) {
+		k->fd = 0; /* the program has closed it, and perhaps opened something there */
+		return -1;
+	}
+	return k->fd - 1;
+}
+
+void process_drop(enum process_fd which)
+{
+	int fd = process_kept(which);
+
+	kept[which].fd = 0;
+	if (fd >= 0)
+		real(close)(fd);
+}
+
+bool process_owns(int fd)
+{
+	for (int i = 0; i < OUR_FDS; i++)
+		if (kept[i].fd == fd + 1)
+			return process_kept(i) >= 0;
+	return false;
+}
+
+int process_lowest_from(int first)
+{
+	int found = -1;
+
+	for (int i = 0; i < OUR_FDS; i++) {
+		int fd = process_kept(i);
+
+		if (fd >= first && (found < 0 || fd < found))
+			found = fd;
+	}
+	return found;
+}
+
+static struct home *make_home(void)
+{
+	size_t size = sizeof(struct home) + (size_t)HOME_RECORDS * sizeof(struct rec);
+	int fd = memfd_create(HOME_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	struct home *h;
+
+	if (fd < 0)
+		return NULL;
+	if (ftruncate(fd, (off_t)size) != 0 ||
+	    real(fcntl)(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+		goto fail;
+	h = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+	if (h == MAP_FAILED)
+		goto fail;
+	h->version = HOME_VERSION;
+	h->record_size = sizeof(struct rec);
+	h->pid = getpid();
+	h->records = HOME_RECORDS;
+	memcpy(h->program, process_name, sizeof(h->program));
+	h->magic = HOME_MAGIC;
+	process_drop(OUR_HOME);
+	process_keep(OUR_HOME, fd);
+	return h;
+fail:
+	real(close)(fd);
+	return NULL;
+}
+
+struct home *process_home(void)
+{
+	static _Atomic uint32_t making;
+	uint32_t no = 0;
+
+	process_init();
+	if (settings.off || !process_is_self())
+		return NULL;
+	if (home)
+		return home;
+	if (!atomic_compare_exchange_strong(&making, &no, 1))
+		return NULL;
+	home = make_home();
+	atomic_store(&making, 0);
+	if (!home)
+		settings.off = true;
+	return home;
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What this process is: settings from the environment, its home, the few descriptors of ours, and whether
+ * it is still the process that set them up. Nothing is set up before a program makes its first
+ * TCP socket.
+ */
+#ifndef FLUE_SOCKETS_PROCESS_H
+#define FLUE_SOCKETS_PROCESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "sockets/home.h"
+#include "sockets/policy.h"
+
+struct settings {
+	uint32_t spin_ns; /* the longest spin of a wait */
+	uint32_t yields;  /* the most yields of a wait */
+	bool off;
+	bool why;        /* tell at exit what stayed on TCP */
+	char stats[256]; /* append totals to this file at exit, or "" */
+	bool bad_rules;
+	bool uring;  /* the program uses io_uring: no lanes */
+	bool sealed; /* system calls are filtered: make none of our own */
+	struct policy_self self;
+	struct policy policy;
+	uint32_t max_lanes;
+};
+
+/* Descriptors of ours. Programs must not close them by chance, and we must notice if they do. */
+enum process_fd { OUR_HOME, OUR_MAILBOX, OUR_BOARD, OUR_FDS };
+
+extern struct settings settings;
+extern struct home *home; /* NULL: none yet, or none to be had */
+extern char process_name[32];
+
+/* Read the environment, once. */
+void process_init(void);
+/* A home of this process, made now if need be; NULL: stay on TCP. */
+struct home *process_home(void);
+/* False in a child of vfork(), which shares our memory and must touch nothing. A child of an unseen fork
+ * is made a process of its own here. */
+bool process_is_self(void);
+/* Keep `fd` as ours, at a high number; closes `fd`. -1: no room. */
+int process_keep(enum process_fd which, int fd);
+/* The kept descriptor, if it is still what it was, or -1. */
+int process_kept(enum process_fd which);
+void process_drop(enum process_fd which);
+bool process_owns(int fd);
+/* The lowest of ours that is not below `first`, or -1. */
+int process_lowest_from(int first);
+/* Totals and reasons, at the end; once. */
+void process_report(void);
+uint32_t process_tid(void);
+
+#endif

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: MIT */
+/* What is told to people, on standard error and only when asked, and figures for scripts. */
+#ifndef FLUE_SOCKETS_REPORT_H
+#define FLUE_SOCKETS_REPORT_H
+
+#include "sockets/home.h"
+
+/* One line on standard error, in one write. */
+void report_line(const char *a, const char *b, const char *c);
+/* A connection ends: add it to the totals, and say why it was on TCP if that was asked for. */
+void report_connection(struct home *h, struct rec *r);
+/* The process ends. */
+void report_process(void);
+const char *report_why(uint32_t why);
+
+#endif

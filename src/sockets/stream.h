@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The octets of a connection: over the carrier while there is no lane, over both when there is one. These are what
+ * the hooked calls do; they behave like the kernel's, results and errno included.
+ */
+#ifndef FLUE_SOCKETS_STREAM_H
+#define FLUE_SOCKETS_STREAM_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "sockets/home.h"
+
+/* Not for ours: call the real function. Set by the calls below in *plain. */
+enum stream_kind { STREAM_OURS, STREAM_PLAIN };
+
+/*
+ * Before a plain call that moves octets. PLAIN: make the real call, then stream_after(). OURS: a lane is
+ * there, call stream_send() or stream_receive() instead.
+ */
+enum stream_kind stream_before_send(struct rec *r, int fd, size_t size);
+enum stream_kind stream_before_receive(struct rec *r, int fd);
+void stream_after_send(struct rec *r, int fd, ssize_t n);
+void stream_after_receive(struct rec *r, int fd, ssize_t n, int flags);
+
+/* The lane went away meanwhile: begin again with stream_before_...(). */
+#define STREAM_AGAIN (-2)
+
+ssize_t stream_send(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags);
+ssize_t stream_receive(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags);
+
+/* Move octets straight between the lane and another descriptor. `-2`: use a buffer of your own. */
+ssize_t stream_send_file(struct rec *r, int fd, int from, off_t *offset, size_t count);
+
+int stream_shutdown(struct rec *r, int fd, int how);
+/* Octets that the kernel does not count: unread here, unread by the peer. */
+size_t stream_unread(struct rec *r);
+size_t stream_unsent(struct rec *r);
+/* Lane readiness: what the kernel cannot know. */
+bool stream_readable(struct rec *r);
+bool stream_writable(struct rec *r);
+/* There is reason to ask the kernel whether the stream has ended. */
+bool stream_may_end(const struct rec *r);
+/* The program is told that it is writable because the kernel says so. */
+void stream_told_writable(struct rec *r);
+/* May a sleeper rely on the kernel for this one? False: it is readable now. Undo with disarm. For edges: `told` is
+ * what lane_rx_seen() gave when it was reported; only what came after it counts. */
+bool stream_arm(struct rec *r, const uint64_t *told);
+void stream_disarm(struct rec *r);
+/* Serve what the peer asks for between calls (recall). */
+void stream_serve(struct rec *r, int fd);
+/* Back to TCP, both directions; `unread`: what was not read shall come again on the carrier. */
+void stream_step_down(struct rec *r, int fd, enum why why);
+/* The last descriptor goes. `fd` is still open. */
+void stream_close(struct rec *r, int fd);
+uint32_t stream_peer_cpu(const struct rec *r);
+
+#endif

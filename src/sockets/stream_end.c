@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: MIT */
+/* The ways off a lane: half closes, closing, stepping down to TCP, and peers that break the rules. */
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/syscall.h>
+
+#include "base/clock.h"
+#include "sockets/arena.h"
+#include "sockets/process.h"
+#include "sockets/real.h"
+#include "sockets/sock.h"
+#include "sockets/stream.h"
+#include "sockets/stream_priv.h"
+
+/* How long a step down waits for the peer to send unread octets again. */
+#define RECALL_NS (1000 * NSEC_PER_MSEC)
+/* ... and how long before it does that itself. */
+#define PATIENCE_NS (1 * NSEC_PER_MSEC)
+
+static void reset_on_close(int fd)
+{
+	struct linger l = { .l_onoff = 1, .l_linger = 0 };
+
+	real(setsockopt)(fd, SOL_SOCKET, SO_LINGER, &l, sizeof(l));
+}
+
+void stream_break(struct rec *r, int fd)
+{
+	atomic_store_explicit(&r->why, WHY_BROKEN, memory_order_relaxed);
+	atomic_store_explicit(&r->state, REC_PLAIN, memory_order_release);
+	atomic_fetch_or(&r->rx.dir->word, LANE_GONE);
+	reset_on_close(fd);
+	real(shutdown)(fd, SHUT_RDWR);
+}
+
+int stream_shutdown(struct rec *r, int fd, int how)
+{
+	bool lock = how != SHUT_RD && rec_lock_take(&r->tx_lock);
+	int result, saved;
+
+	if (how != SHUT_RD && sock_has_lane(r)) {
+		/* A hint for a receiver that spins; the end itself comes on the carrier. */
+		atomic_fetch_or(&r->flags, REC_SHUT_WR);
+		atomic_fetch_or(&r->tx.dir->word, LANE_FIN);
+	}
+	result = real(shutdown)(fd, how);
+	saved = errno;
+	if (result == 0 && how != SHUT_WR)
+		atomic_fetch_or(&r->flags, REC_SHUT_RD);
+	if (result == 0 && how != SHUT_RD)
+		atomic_fetch_or(&r->flags, REC_SHUT_WR);
+	/* What comes now is answered with a reset, by the kernel. */
+	if (sock_flag(r, REC_SHUT_RD) && sock_flag(r, REC_SHUT_WR) && sock_has_lane(r))
+		atomic_fetch_or(&r->rx.dir->word, LANE_GONE);
+	if (lock)
+		rec_lock_give(&r->tx_lock);
+	errno = saved;
+	return result;
+}
+
+void stream_serve(struct rec *r, int fd)
+{
+	if (!sock_has_lane(r) ||
+	    !(atomic_load_explicit(&r->tx.dir->word, memory_order_acquire) & LANE_RECALL))
+		return;
+	if (!rec_lock_take(&r->tx_lock))
+		return;
+	if (sock_has_lane(r) && !stream_leave(r, fd))
+		stream_break(r, fd);
+	rec_lock_give(&r->tx_lock);
+}
+
+/* The peer's own socket, borrowed. Needs the right to trace the peer; -1: not to be had. */
+static int borrow_peer(struct rec *r)
+{
+	struct lane_shared *l = &arena_memory(r->arena)->lane[r->lane];
+	uint32_t other = 1 - r->side;
+	int pid = (int)real(syscall)(SYS_pidfd_open, atomic_load(&l->pid[other]), 0);
+	uint64_t cookie = 0;
+	socklen_t size = sizeof(cookie);
+	int fd;
+
+	if (pid < 0)
+		return -1;
+	fd = (int)real(syscall)(SYS_pidfd_getfd, pid, atomic_load(&l->fd[other]), 0);
+	real(close)(pid);
+	if (fd >= 0 && (real(getsockopt)(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) != 0 ||
+			cookie != atomic_load(&l->cookie[other]))) {
+		real(close)(fd);
+		return -1;
+	}
+	return fd;
+}
+
+static bool send_pieces(int fd, struct iovec *piece, int n)
+{
+	struct pollfd p = { .fd = fd, .events = POLLOUT };
+
+	for (int i = 0; i < n; i++) {
+		while (piece[i].iov_len > 0) {
+			ssize_t sent = real(send)(fd, piece[i].iov_base, piece[i].iov_len,
+						  MSG_NOSIGNAL | MSG_DONTWAIT);
+
+			if (sent < 0 && errno != EAGAIN && errno != EINTR)
+				return false;
+			if (sent < 0)
+				real(poll)(&p, 1, 10);
+			else
+				piece[i] = (struct iovec) { (char *)piece[i].iov_base + sent,
+							    piece[i].iov_len - (size_t)sent };
+		}
+	}
+	return true;
+}
+
+/* The peer is busy elsewhere: do for it what it would do, send what is unread again on the carrier. */
+static bool take_back(struct rec *r)
+{
+	struct iovec piece[2];
+	int fd = borrow_peer(r);
+	int n = -1;
+	bool ok = false;
+
+	if (fd < 0)
+		return false;
+	n = lane_rx_take_back(&r->rx, piece);
+	if (n > 0) {
+		ok = send_pieces(fd, piece, n);
+		lane_rx_taken_back(&r->rx, ok);
+	}
+	real(close)(fd);
+	return ok;
+}
+
+/*
+ * Wait until the peer has taken back what we did not read; it may be asleep for a while. With the lock of
+ * receiving. False: nobody answers; what is in the ring must be read from there.
+ */
+static bool recall(struct rec *r, int fd)
+{
+	uint64_t start = clock_now();
+	struct pollfd p = { .fd = fd, .events = POLLRDHUP };
+
+	/* Always asked for: the peer may be about to publish. */
+	atomic_fetch_or(&r->rx.dir->word, LANE_GONE | LANE_RECALL);
+	atomic_fetch_and(&r->rx.dir->word, ~LANE_WAITING);
+	while (atomic_load(&r->rx.dir->word) & LANE_RECALL) {
+		bool gone = real(poll)(&p, 1, 0) > 0;
+
+		if (!lane_rx_stirs(&r->rx))
+			return true; /* there was nothing; it stays asked for */
+		if (clock_now() - start > PATIENCE_NS && take_back(r))
+			return true;
+		if (gone || clock_now() - start > RECALL_NS) {
+			atomic_fetch_and(&r->rx.dir->word, ~LANE_RECALL);
+			return lane_rx_ready(&r->rx) == 0;
+		}
+		sched_yield();
+	}
+	return true;
+}
+
+static void set_nodelay_back(struct rec *r, int fd)
+{
+	int zero = 0, one = 1;
+
+	if (!sock_flag(r, REC_NODELAY))
+		real(setsockopt)(fd, IPPROTO_TCP, TCP_NODELAY, &zero, sizeof(zero));
+	if (sock_flag(r, REC_CORK))
+		real(setsockopt)(fd, IPPROTO_TCP, TCP_CORK, &one, sizeof(one));
+}
+
+/* Our own sending goes to the carrier, for good. */
+static bool leave_for_good(struct rec *r, int fd)
+{
+	bool ok = false;
+
+	if (!rec_lock_take(&r->tx_lock))
+		return false;
+	if (sock_has_lane(r)) {
+		atomic_fetch_or(&r->flags, REC_PINNED);
+		ok = stream_leave(r, fd);
+		if (!ok)
+			stream_break(r, fd);
+	}
+	rec_lock_give(&r->tx_lock);
+	return ok;
+}
+
+void stream_step_down(struct rec *r, int fd, enum why why)
+{
+	if (!leave_for_good(r, fd) || !rec_lock_take(&r->rx_lock))
+		return;
+	atomic_store_explicit(&r->why, why, memory_order_relaxed);
+	if (recall(r, fd)) {
+		set_nodelay_back(r, fd);
+		atomic_store_explicit(&r->state, REC_PLAIN, memory_order_release);
+	}
+	rec_lock_give(&r->rx_lock);
+	atomic_fetch_add(&r->home->stepdowns, 1);
+}
+
+void stream_close(struct rec *r, int fd)
+{
+	struct arena *a = r->arena;
+
+	if (sock_has_lane(r)) {
+		/* Unread octets make the kernel reset a connection; it does not know of ours. */
+		if (lane_rx_held(&r->rx) > 0)
+			reset_on_close(fd);
+		atomic_fetch_or(&r->rx.dir->word, LANE_GONE);
+		atomic_fetch_or(&r->tx.dir->word, LANE_FIN);
+	}
+	r->arena = NULL;
+	arena_give(a, r->lane, r->side);
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT */
+/* Shared by the files of the stream. */
+#ifndef FLUE_SOCKETS_STREAM_PRIV_H
+#define FLUE_SOCKETS_STREAM_PRIV_H
+
+#include "sockets/home.h"
+#include "sockets/wait.h"
+
+#define STREAM_IOV 64
+/* A peer that keeps changing the word cannot hold us longer than this. */
+#define STREAM_TRIES 10000
+
+/* Buffers for the next `n` octets of the list; returns how many. */
+size_t stream_cut(const struct lane_iov *list, size_t n, struct iovec out[STREAM_IOV]);
+void stream_skip(struct lane_iov *list, size_t n);
+/* The peer wrote nonsense: reset the connection. */
+void stream_break(struct rec *r, int fd);
+/* Leave the lane with what is sent. With the lock of sending; false: broken. */
+bool stream_leave(struct rec *r, int fd);
+
+/* Would a call that a signal interrupted go on? As far as the handlers tell. */
+bool stream_restarts(void);
+
+static inline size_t stream_size(const struct iovec *iov, size_t count)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < count; i++)
+		n += iov[i].iov_len;
+	return n;
+}
+
+/* Another thread closed the descriptor while this one slept: there is one left for it. */
+static inline int stream_fd(const struct rec *r, int fd)
+{
+	int heir = atomic_load_explicit(&r->heir, memory_order_acquire);
+
+	return heir >= 0 ? heir : fd;
+}
+
+/* One writer at a time: no need for a locked addition. */
+static inline void stream_count(_Atomic uint64_t *what, uint64_t n)
+{
+	atomic_store_explicit(what, atomic_load_explicit(what, memory_order_relaxed) + n,
+			      memory_order_relaxed);
+}
+
+static inline void stream_note_cpu(_Atomic uint32_t *where)
+{
+	uint32_t cpu = wait_cpu();
+
+	if (atomic_load_explicit(where, memory_order_relaxed) != cpu)
+		atomic_store_explicit(where, cpu, memory_order_relaxed);
+}
+
+#endif

@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: MIT */
+/* Receiving on a connection that has a lane. */
+#include <errno.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/syscall.h>
+
+#include "base/clock.h"
+#include "base/util.h"
+#include "sockets/process.h"
+#include "sockets/real.h"
+#include "sockets/sock.h"
+#include "sockets/stream.h"
+#include "sockets/stream_priv.h"
+#include "sockets/wait.h"
+
+#define SLICE_MS 20
+
+/* What ended a round of taking. */
+enum end {
+	END_FULL,    /* as much as asked for */
+	END_EMPTY,   /* the ring has no more */
+	END_CARRIER, /* the carrier has no more for now */
+	END_EOF,
+	END_ERROR, /* errno */
+};
+
+/* Take up to `n` octets off the carrier into the list; never sleeps. */
+static ssize_t take_carrier(int fd, struct lane_iov *to, size_t n, int flags)
+{
+	struct iovec part[STREAM_IOV];
+	struct lane_iov rest = *to;
+	struct msghdr msg = { .msg_iov = part };
+	ssize_t got;
+
+	msg.msg_iovlen = stream_cut(&rest, n, part);
+	got = real(recvmsg)(fd, &msg, MSG_DONTWAIT | (flags & (MSG_PEEK | MSG_TRUNC)));
+	if (got > 0)
+		stream_skip(to, (size_t)got);
+	return got;
+}
+
+static enum end from_carrier(struct rec *r, int fd, struct lane_iov *to, size_t n, int flags,
+			     size_t *got)
+{
+	ssize_t now = take_carrier(fd, to, n, flags);
+
+	if (now > 0) {
+		lane_rx_taken(&r->rx, (size_t)now, false);
+		atomic_fetch_add_explicit(&r->received.tcp_bytes, (uint64_t)now,
+					  memory_order_relaxed);
+		*got += (size_t)now;
+		return (size_t)now == n ? END_FULL : END_CARRIER;
+	}
+	if (now == 0)
+		return END_EOF;
+	return errno == EAGAIN ? END_CARRIER : END_ERROR;
+}
+
+/* Only a ring that was rather full can have a sender asleep. */
+static void make_room(struct rec *r, size_t taken, size_t limit)
+{
+	if (limit > LANE_RING / 4 && taken > 0 && lane_rx_must_wake(&r->rx))
+		real(syscall)(SYS_futex, &r->rx.dir->head, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+static enum end broken(struct rec *r, int fd)
+{
+	stream_break(r, fd);
+	errno = ECONNRESET;
+	return END_ERROR;
+}
+
+/* Everything that is there now, in order, from wherever it stands. Holds the lock. */
+static enum end gather(struct rec *r, int fd, struct lane_iov *to, size_t want, int flags,
+		       size_t *got)
+{
+	struct lane_rx *rx = &r->rx;
+	enum end end;
+	uint64_t word;
+	size_t limit, n;
+
+	for (int tries = 0; tries < STREAM_TRIES; tries++) {
+		if (*got == want)
+			return END_FULL;
+		switch (lane_rx_look(rx, &word, &limit)) {
+		case LANE_FROM_RING:
+			n = min_size(limit, want - *got);
+			if (!(flags & MSG_TRUNC))
+				lane_rx_copy(rx, to, 0, n);
+			lane_rx_taken(rx, n, true);
+			stream_count(&r->received.lane_bytes, n);
+			make_room(r, n, limit);
+			*got += n;
+			tries = 0;
+			break;
+		case LANE_FROM_CARRIER:
+			n = min_size(limit, want - *got);
+			end = from_carrier(r, fd, to, n, flags, got);
+			if (end != END_FULL)
+				return end;
+			break;
+		case LANE_FROM_OPEN:
+			if (!lane_rx_enter(rx, word))
+				break;
+			end = from_carrier(r, fd, to, want - *got, flags, got);
+			lane_rx_exit(rx);
+			return end;
+		case LANE_FROM_NOTHING: return END_EMPTY;
+		case LANE_FROM_BROKEN: return broken(r, fd);
+		}
+	}
+	return broken(r, fd);
+}
+
+/* The same without taking anything: the run of octets that is contiguous enough to see. */
+static enum end peek(struct rec *r, int fd, struct lane_iov *to, size_t want, size_t *got)
+{
+	struct lane_rx *rx = &r->rx;
+	uint64_t word;
+	size_t limit = 0;
+	ssize_t now;
+
+	for (int tries = 0; tries < STREAM_TRIES; tries++) {
+		switch (lane_rx_look(rx, &word, &limit)) {
+		case LANE_FROM_RING:
+			*got = lane_rx_copy(rx, to, 0, min_size(limit, want));
+			return END_FULL;
+		case LANE_FROM_CARRIER:
+			now = take_carrier(fd, to, min_size(limit, want), MSG_PEEK);
+			if (now > 0 && (size_t)now == limit) {
+				size_t more = lane_rx_behind(rx, word);
+
+				*got = lane_rx_copy(rx, to, 0, min_size(more, want - limit));
+			}
+			break;
+		case LANE_FROM_OPEN:
+			if (!lane_rx_enter(rx, word))
+				continue;
+			now = take_carrier(fd, to, want, MSG_PEEK);
+			lane_rx_exit(rx);
+			break;
+		case LANE_FROM_NOTHING: return END_EMPTY;
+		default: return broken(r, fd);
+		}
+		if (now > 0)
+			*got += (size_t)now;
+		return now > 0           ? END_FULL
+		       : now == 0        ? END_EOF
+		       : errno == EAGAIN ? END_CARRIER
+					 : END_ERROR;
+	}
+	return broken(r, fd);
+}
+
+/*
+ * The carrier has said that the stream ends. A peer that died with octets of ours unread would have reset the
+ * connection; the kernel does not know of those in the ring.
+ */
+static enum end at_end(struct rec *r)
+{
+	uint64_t word = atomic_load(&r->rx.dir->word);
+	uint32_t unread;
+
+	if (sock_flag(r, REC_PEERGONE) || (word & LANE_FIN) || sock_flag(r, REC_SHUT_RD))
+		return END_EOF;
+	atomic_fetch_or(&r->flags, REC_PEERGONE);
+	unread = lane_tx_unread(&r->tx);
+	if (unread == 0 || unread == UINT32_MAX)
+		return END_EOF;
+	errno = ECONNRESET;
+	return END_ERROR;
+}
+
+/* The ring is empty; only the kernel knows whether more can come. Never sleeps. */
+static enum end ask_carrier(struct rec *r, int fd)
+{
+	char octet;
+	ssize_t n = real(recv)(fd, &octet, 1, MSG_PEEK | MSG_DONTWAIT);
+
+	if (n > 0)
+		return END_CARRIER;
+	if (n < 0)
+		return errno == EAGAIN ? END_EMPTY : END_ERROR;
+	/* What was published before the end comes first. */
+	return lane_rx_stirs(&r->rx) ? END_CARRIER : at_end(r);
+}
+
+/* Octets nobody announced: the peer's descriptor is also used past its library. */
+static enum end foreign(struct rec *r, int fd, struct lane_iov *to, size_t want, int flags,
+			size_t *got)
+{
+	if (lane_rx_stirs(&r->rx))
+		return END_CARRIER;
+	return from_carrier(r, fd, to, want, flags, got) == END_FULL ? END_FULL : END_CARRIER;
+}
+
+/* One round with the lock. */
+static enum end round_of(struct rec *r, int fd, struct lane_iov *to, size_t want, int flags,
+			 bool ask, size_t *got)
+{
+	enum end end;
+	size_t before = *got;
+
+	if (flags & MSG_PEEK)
+		end = peek(r, fd, to, want, got);
+	else
+		end = gather(r, fd, to, want, flags, got);
+	if (*got > before && end != END_FULL) {
+		if (end == END_ERROR)
+			atomic_store(&r->pending_error, errno); /* for the next call */
+		return END_FULL;                                /* something to return is enough */
+	}
+	if (end == END_EOF)
+		end = at_end(r);
+	if (end == END_EMPTY && ask) {
+		end = ask_carrier(r, fd);
+		if (end == END_CARRIER && !(flags & MSG_PEEK))
+			end = foreign(r, fd, to, want - *got, flags, got);
+		if (*got > before)
+			end = END_FULL;
+	}
+	return end;
+}
+
+static bool stirs(void *arg)
+{
+	return lane_rx_stirs(&((struct rec *)arg)->rx);
+}
+
+static void unsleep(struct rec **r)
+{
+	stream_disarm(*r);
+}
+
+static void let_go(struct rec **r)
+{
+	if (*r)
+		sock_release(*r);
+}
+
+/*
+ * While the peer has not read what we sent it may want it back, and only we can see to that: sleep in slices
+ * until it has. Also when `some` octets are there to be returned: then any signal ends the wait, and
+ * no handler restarts it. Returns like recv(); 0: go on.
+ */
+static int sleep_in_slices(struct rec *r, int fd, bool some)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+	struct timeval limit = { 0 };
+	socklen_t size = sizeof(limit);
+	uint64_t start = clock_now();
+	uint64_t most;
+	int n;
+
+	if (stream_unsent(r) == 0 && !some)
+		return 0;
+	real(getsockopt)(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, &size);
+	most = (uint64_t)limit.tv_sec * NSEC_PER_SEC + (uint64_t)limit.tv_usec * 1000;
+	do {
+		n = real(poll)(&p, 1, SLICE_MS);
+		if (n > 0)
+			return 1;
+		if (n < 0 && (errno != EINTR || some || most > 0 || !stream_restarts()))
+			return -1;
+		stream_serve(r, fd);
+		if (most > 0 && clock_now() - start >= most) {
+			errno = EAGAIN;
+			return -1;
+		}
+	} while (some || stream_unsent(r) > 0);
+	return 0;
+}
+
+/* Sleep until the carrier has something to say. 0, or -1 and errno as recv() would say it. */
+static int sleep_on_carrier(struct rec *r, int fd, bool some)
+{
+	uint64_t before = clock_now();
+	char octet;
+	ssize_t n;
+
+	if (!stream_arm(r, NULL))
+		return 0;
+	{
+		/* Cancellation unwinds through here. */
+		__attribute__((cleanup(unsleep))) struct rec *armed = r;
+
+		n = sleep_in_slices(r, fd, some);
+		if (n == 0)
+			n = real(recv)(fd, &octet, 1, MSG_PEEK);
+		(void)armed;
+	}
+	wait_slept(&r->spin, clock_now() - before);
+	return n < 0 ? -1 : 0;
+}
+
+static ssize_t finish(struct rec *r, size_t got, enum end end)
+{
+	if (got > 0) {
+		stream_count(&r->received.calls, 1);
+		return (ssize_t)got;
+	}
+	if (end == END_EOF)
+		return 0;
+	if (end != END_ERROR)
+		errno = EAGAIN;
+	return -1;
+}
+
+static int pending_error(struct rec *r)
+{
+	if (atomic_load_explicit(&r->pending_error, memory_order_relaxed) == 0)
+		return 0;
+	return atomic_exchange(&r->pending_error, 0);
+}
+
+/* A round with the lock taken and given back. False: nothing to be had with this record any more. */
+static bool locked_round(struct rec *r, int fd, struct lane_iov *to, size_t want, int flags,
+			 bool ask, size_t *got, enum end *end)
+{
+	if (!rec_lock_take(&r->rx_lock)) {
+		errno = EAGAIN; /* a signal handler within the same call */
+		*end = END_ERROR;
+		return true;
+	}
+	if (!sock_has_lane(r)) {
+		rec_lock_give(&r->rx_lock);
+		return false;
+	}
+	*end = round_of(r, fd, to, want, flags, ask, got);
+	/* Somebody else sleeps for this socket, and the octet that woke it may be taken now. */
+	if (atomic_load_explicit(&r->armed, memory_order_relaxed))
+		lane_rx_arm(&r->rx, lane_rx_here(&r->rx));
+	rec_lock_give(&r->rx_lock);
+	return true;
+}
+
+/* Until something may have come. -1 and errno: not for this call. */
+static int await(struct rec *r, int fd, enum end end, bool some)
+{
+	stream_serve(r, fd);
+	if (end == END_EMPTY &&
+	    wait_ladder(stirs, r, stream_peer_cpu(r), &r->spin, settings.spin_ns))
+		return 0;
+	return sleep_on_carrier(r, fd, some);
+}
+
+static bool is_done(enum end end, size_t got, size_t want, bool all)
+{
+	return end == END_ERROR || end == END_EOF || got == want || (got > 0 && !all);
+}
+
+static ssize_t receive(struct rec *r, int fd, struct lane_iov to, size_t want, int flags)
+{
+	bool block = !(flags & MSG_DONTWAIT) && !sock_flag(r, REC_NONBLOCK);
+	bool all = (flags & MSG_WAITALL) && block;
+	bool peeks = flags & MSG_PEEK;
+	const struct lane_iov start = to;
+	/* From the first sleep on: another thread may close the socket meanwhile. */
+	struct rec *kept __attribute__((cleanup(let_go))) = NULL;
+	enum end end = END_EMPTY;
+	size_t got = 0;
+	int error = pending_error(r);
+
+	if (error) {
+		errno = error;
+		return -1;
+	}
+	for (bool first = true;; first = false) {
+		if (peeks) { /* from the beginning each time */
+			got = 0;
+			to = start;
+		}
+		if (!locked_round(r, fd, &to, want, flags, !block || !first, &got, &end))
+			return got ? (ssize_t)got : STREAM_AGAIN;
+		if (!block || is_done(end, got, want, all))
+			return finish(r, got, end);
+		if (!kept) {
+			sock_keep(r);
+			kept = r;
+		}
+		if (await(r, fd, end, got > 0 && !peeks) != 0)
+			return finish(r, got, END_ERROR);
+		fd = stream_fd(r, fd);
+	}
+}
+
+ssize_t stream_receive(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags)
+{
+	struct lane_iov to = { .iov = iov, .count = count };
+	size_t want = stream_size(iov, count);
+
+	if (want == 0) {
+		/* Waits until there is something, and takes nothing. */
+		char octet;
+		struct iovec one = { &octet, 1 };
+		struct lane_iov none = { .iov = &one, .count = 1 };
+		ssize_t n = receive(r, fd, none, 1, flags | MSG_PEEK);
+
+		return n > 0 ? 0 : n;
+	}
+	stream_note_cpu(&r->rx.dir->rx_cpu);
+	return receive(r, fd, to, want, flags);
+}
+
+size_t stream_unread(struct rec *r)
+{
+	return lane_rx_held(&r->rx);
+}
+
+bool stream_may_end(const struct rec *r)
+{
+	return sock_flag(r, REC_SHUT_RD | REC_PEERGONE) ||
+	       (atomic_load_explicit(&r->rx.dir->word, memory_order_relaxed) & LANE_FIN) ||
+	       (atomic_load_explicit(&r->tx.dir->word, memory_order_relaxed) & LANE_GONE);
+}
+
+bool stream_readable(struct rec *r)
+{
+	return lane_rx_ready(&r->rx) > 0 ||
+	       atomic_load_explicit(&r->pending_error, memory_order_relaxed);
+}
+
+/* Counting sleepers and telling the sender of them happen together: with the lock. */
+bool stream_arm(struct rec *r, const uint64_t *told)
+{
+	bool ok = true;
+	uint64_t word;
+	size_t limit;
+
+	if (!rec_lock_take(&r->rx_lock))
+		return false;
+	for (int tries = 0; ok && sock_has_lane(r); tries++) {
+		enum lane_from from;
+
+		if ((told && lane_rx_arm(&r->rx, *told)) ||
+		    lane_rx_arm(&r->rx, lane_rx_here(&r->rx)))
+			break;
+		/* Turns that lead nowhere yet must be made, or the next octet finds us asleep. */
+		from = lane_rx_look(&r->rx, &word, &limit);
+		if (from == LANE_FROM_CARRIER)
+			break; /* octets are on their way there */
+		ok = from != LANE_FROM_RING && from != LANE_FROM_BROKEN && tries < STREAM_TRIES;
+	}
+	if (ok)
+		atomic_fetch_add(&r->armed, 1);
+	rec_lock_give(&r->rx_lock);
+	return ok;
+}
+
+void stream_disarm(struct rec *r)
+{
+	bool locked = rec_lock_take(&r->rx_lock);
+
+	if (atomic_fetch_sub(&r->armed, 1) == 1 && sock_has_lane(r))
+		lane_rx_disarm(&r->rx);
+	if (locked)
+		rec_lock_give(&r->rx_lock);
+}

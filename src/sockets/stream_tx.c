@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: MIT */
+/* Sending on a connection that has a lane. */
+#include <errno.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/syscall.h>
+
+#include "base/clock.h"
+#include "base/util.h"
+#include "sockets/process.h"
+#include "sockets/real.h"
+#include "sockets/sock.h"
+#include "sockets/stream.h"
+#include "sockets/stream_priv.h"
+#include "sockets/wait.h"
+
+/* So much overflows to the carrier before the ring is tried again. */
+#define OVERFLOW (128u << 10)
+/* A sender that never receives asks the kernel this often whether the peer is still there. */
+#define LOOK_NS (1 * NSEC_PER_MSEC)
+/* A call that must not block may still wait this long for the receiver to make room. */
+#define ROOM_NS 20000
+/* A sleep for room looks around this often. */
+#define ROOM_SLICE (10 * 1000 * 1000)
+#define NO_RING    (REC_PEERGONE | REC_SHUT_WR | REC_PINNED)
+
+size_t stream_cut(const struct lane_iov *list, size_t n, struct iovec out[STREAM_IOV])
+{
+	size_t skip = list->skip;
+	size_t used = 0;
+
+	for (size_t i = 0; i < list->count && n > 0 && used < STREAM_IOV; i++) {
+		size_t part = min_size(list->iov[i].iov_len - skip, n);
+
+		if (part > 0)
+			out[used++] = (struct iovec) { (char *)list->iov[i].iov_base + skip, part };
+		n -= part;
+		skip = 0;
+	}
+	return used;
+}
+
+void stream_skip(struct lane_iov *list, size_t n)
+{
+	while (list->count > 0 && n >= list->iov->iov_len - list->skip) {
+		n -= list->iov->iov_len - list->skip;
+		list->iov++;
+		list->count--;
+		list->skip = 0;
+	}
+	list->skip += n;
+}
+
+/* The carrier, with all that the kernel knows about blocking, time limits and signals. */
+static ssize_t put_carrier(struct rec *r, int fd, struct lane_iov *from, size_t n, int flags)
+{
+	struct iovec part[STREAM_IOV];
+	struct msghdr msg = { .msg_iov = part };
+	ssize_t sent;
+
+	msg.msg_iovlen = stream_cut(from, min_size(n, OVERFLOW), part);
+	atomic_store_explicit(&r->tx_kernel, 1, memory_order_relaxed);
+	sent = real(sendmsg)(fd, &msg, flags);
+	atomic_store_explicit(&r->tx_kernel, 0, memory_order_relaxed);
+	if (sent > 0) {
+		r->tx.pos += (uint64_t)sent;
+		stream_count(&r->sent.tcp_bytes, (uint64_t)sent);
+		stream_skip(from, (size_t)sent);
+	}
+	return sent;
+}
+
+/* The octet that wakes the receiver. It is promised already, so it must go. */
+static int ring_bell(struct rec *r, int fd, uint8_t octet, int flags)
+{
+	struct pollfd p = { .fd = fd, .events = POLLOUT };
+	ssize_t n;
+
+	for (;;) {
+		n = real(send)(fd, &octet, 1, (flags & MSG_NOSIGNAL) | MSG_DONTWAIT);
+		if (n == 1)
+			break;
+		if (n < 0 && errno != EAGAIN && errno != EINTR && errno != ENOBUFS &&
+		    errno != ENOMEM)
+			return -1;
+		real(poll)(&p, 1, 10);
+	}
+	stream_count(&r->sent.tcp_bytes, 1);
+	return 0;
+}
+
+/* Copy into the ring and publish, with or without a bell. 0: look again. */
+static ssize_t put_ring(struct rec *r, int fd, struct lane_iov *from, size_t n, uint64_t word,
+			bool bell, int flags)
+{
+	struct lane_iov at = *from;
+	uint8_t octet = 0;
+	size_t copied;
+
+	if (bell) {
+		struct iovec one[STREAM_IOV];
+
+		stream_cut(&at, 1, one);
+		octet = *(uint8_t *)one[0].iov_base;
+		stream_skip(&at, 1);
+	}
+	copied = lane_tx_copy(&r->tx, &at, n - bell);
+	if (!lane_tx_publish(&r->tx, word, copied, bell))
+		return 0;
+	*from = at;
+	atomic_store_explicit(&r->tx_told, 0, memory_order_relaxed);
+	stream_count(&r->sent.lane_bytes, copied);
+	if (bell && ring_bell(r, fd, octet, flags) != 0)
+		return -1;
+	return (ssize_t)(copied + bell);
+}
+
+/* Octets that were accepted long ago, over the carrier: all of them, however long it takes. */
+static bool put_back(struct rec *r, int fd, struct iovec *piece)
+{
+	struct lane_iov from = { .iov = piece, .count = 1 };
+	struct pollfd p = { .fd = fd, .events = POLLOUT };
+
+	while (from.count > 0) {
+		if (put_carrier(r, fd, &from, piece->iov_len - from.skip,
+				MSG_NOSIGNAL | MSG_DONTWAIT) > 0)
+			continue;
+		if (errno != EAGAIN && errno != EINTR && errno != ENOBUFS && errno != ENOMEM)
+			return false;
+		real(poll)(&p, 1, 10);
+	}
+	return true;
+}
+
+/* The receiver puts octets of ours onto the carrier; it will not be long, or it was killed over it. */
+static bool outwait_taking(struct rec *r)
+{
+	uint64_t end = clock_now() + NSEC_PER_SEC;
+
+	while (atomic_load(&r->tx.dir->word) & LANE_TAKING) {
+		if (clock_now() > end)
+			return false;
+		sched_yield();
+	}
+	return true;
+}
+
+bool stream_leave(struct rec *r, int fd)
+{
+	struct iovec piece[2];
+	uint64_t word;
+	int n;
+
+	if (!outwait_taking(r))
+		return false;
+	if (atomic_load(&r->tx.dir->word) & LANE_TAKEN) {
+		size_t room;
+
+		lane_tx_look(&r->tx, 1, &word, &room); /* takes note */
+	}
+	if (atomic_load(&r->tx.dir->word) & LANE_RECALL) {
+		n = lane_tx_recall(&r->tx, piece);
+		if (n == -1)
+			return false;
+		for (int i = 0; i < n; i++)
+			if (!put_back(r, fd, &piece[i]))
+				return true; /* the connection has ended; the kernel will tell */
+		if (n >= 0)
+			return true;
+	}
+	for (int tries = 0; tries < STREAM_TRIES && lane_tx_in_ring(&r->tx); tries++) {
+		word = atomic_load(&r->tx.dir->word);
+		if ((uint32_t)word != r->tx.tail || lane_word_turns(word) != r->tx.turns)
+			return false;
+		lane_tx_leave(&r->tx, word);
+	}
+	return !lane_tx_in_ring(&r->tx);
+}
+
+static bool has_room(void *arg)
+{
+	struct rec *r = arg;
+	uint32_t head = atomic_load_explicit(&r->tx.dir->head, memory_order_acquire);
+
+	return r->tx.tail - head <= LANE_RING / 2 ||
+	       (atomic_load_explicit(&r->tx.dir->word, memory_order_relaxed) &
+		(LANE_WAITING | LANE_GONE | LANE_RECALL));
+}
+
+/* A peer that was killed has told nobody but the kernel. */
+static void look_for_end(struct rec *r, int fd)
+{
+	uint64_t now = clock_coarse();
+	struct pollfd p = { .fd = fd, .events = POLLRDHUP };
+
+	if (now - r->looked_at < LOOK_NS)
+		return;
+	r->looked_at = now;
+	if (real(poll)(&p, 1, 0) <= 0)
+		return;
+	if ((p.revents & (POLLERR | POLLHUP)) || !(atomic_load(&r->rx.dir->word) & LANE_FIN))
+		atomic_fetch_or(&r->flags, REC_PEERGONE);
+}
+
+static bool not_inside(void *arg)
+{
+	struct rec *r = arg;
+
+	return !(atomic_load_explicit(&r->tx.dir->word, memory_order_acquire) & LANE_INSIDE);
+}
+
+/* The receiver is taking octets off the carrier this very moment, which will not last: worth a short wait, or a
+ * stream that fell onto the carrier would stay there. */
+static bool outwait_inside(struct rec *r, uint64_t word)
+{
+	uint32_t peer = atomic_load_explicit(&r->tx.dir->rx_cpu, memory_order_relaxed);
+	uint32_t budget = min_u32(ROOM_NS, settings.spin_ns);
+
+	return (word & LANE_ATTACHED) && (word & LANE_INSIDE) &&
+	       wait_ladder(not_inside, r, peer, &budget, budget);
+}
+
+/* One step; 0: the ring is full. */
+static ssize_t put(struct rec *r, int fd, struct lane_iov *from, size_t want, int flags)
+{
+	for (int tries = 0; tries < STREAM_TRIES; tries++) {
+		uint64_t word;
+		size_t room = 0;
+		ssize_t n;
+
+		if (sock_flag(r, NO_RING) && lane_tx_in_ring(&r->tx) && !stream_leave(r, fd))
+			break;
+		switch (lane_tx_look(&r->tx, want, &word, &room)) {
+		case LANE_CARRIER:
+			if (tries == 0 && !sock_flag(r, NO_RING) && outwait_inside(r, word))
+				break;
+			return put_carrier(r, fd, from, want, flags);
+		case LANE_LEAVE:
+			if (!stream_leave(r, fd))
+				goto broken;
+			break;
+		case LANE_RING_OK:
+			if (sock_flag(r, NO_RING))
+				return put_carrier(r, fd, from, want, flags);
+			n = put_ring(r, fd, from, min_size(room, want), word, false, flags);
+			if (n != 0)
+				return n;
+			break;
+		case LANE_BELL:
+			if (sock_flag(r, NO_RING))
+				return put_carrier(r, fd, from, want, flags);
+			n = put_ring(r, fd, from, min_size(room + 1, want), word, true, flags);
+			if (n != 0)
+				return n;
+			break;
+		case LANE_FULL: return 0;
+		case LANE_HELD:
+			if (!outwait_taking(r))
+				goto broken;
+			break;
+		case LANE_BROKEN: goto broken;
+		}
+	}
+broken:
+	stream_break(r, fd);
+	errno = ECONNRESET;
+	return -1;
+}
+
+static bool leaves_anyway(struct rec *r)
+{
+	return sock_flag(r, NO_RING) ||
+	       (atomic_load(&r->tx.dir->word) & (LANE_WAITING | LANE_GONE | LANE_RECALL));
+}
+
+/* Would the kernel go on after a signal? Only if every handler there is asks for it, as far as we can tell. */
+bool stream_restarts(void)
+{
+	struct sigaction a;
+
+	for (int i = 1; i < NSIG; i++)
+		if (sigaction(i, NULL, &a) == 0 && a.sa_handler != SIG_DFL &&
+		    a.sa_handler != SIG_IGN && !(a.sa_flags & SA_RESTART))
+			return false;
+	return true;
+}
+
+/*
+ * Sleep until the receiver has made room, in slices: only the carrier knows whether it is still
+ * there. 0, or -1 and errno as send() would say it.
+ */
+static int sleep_for_room(struct rec *r, int fd)
+{
+	struct timeval limit = { 0 };
+	socklen_t size = sizeof(limit);
+	uint64_t start = clock_now();
+	uint64_t most;
+
+	real(getsockopt)(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, &size);
+	most = (uint64_t)limit.tv_sec * NSEC_PER_SEC + (uint64_t)limit.tv_usec * 1000;
+	while (!has_room(r) && !leaves_anyway(r)) {
+		const struct timespec slice = { .tv_nsec = ROOM_SLICE };
+		uint32_t head = atomic_load(&r->tx.dir->head);
+
+		atomic_store(&r->tx.dir->tx_sleeps, 1);
+		if (has_room(r))
+			break;
+		if (real(syscall)(SYS_futex, &r->tx.dir->head, FUTEX_WAIT, head, &slice, NULL, 0) !=
+			    0 &&
+		    errno == EINTR && (most > 0 || !stream_restarts()))
+			return -1;
+		pthread_testcancel();
+		r->looked_at = 0;
+		look_for_end(r, fd);
+		if (most > 0 && clock_now() - start > most) {
+			errno = EAGAIN;
+			return -1;
+		}
+	}
+	return 0;
+}
+
+/*
+ * The ring is full: wait a little for room. Then a call that may block sleeps; one that may not goes over to the
+ * carrier, where the kernel says when there is room again.
+ */
+static int overflow(struct rec *r, int fd, bool block)
+{
+	uint32_t most = block ? settings.spin_ns : min_u32(ROOM_NS, settings.spin_ns);
+	uint32_t peer = atomic_load_explicit(&r->tx.dir->rx_cpu, memory_order_relaxed);
+	uint32_t budget = most;
+
+	if (wait_ladder(has_room, r, peer, &budget, most))
+		return 0;
+	if (block)
+		return sleep_for_room(r, fd);
+	/* Told that it is writable, by the kernel: then it is. Otherwise waiting in poll() comes first. */
+	if (!atomic_exchange_explicit(&r->tx_told, 1, memory_order_relaxed)) {
+		errno = EAGAIN;
+		return -1;
+	}
+	if (stream_leave(r, fd))
+		return 0;
+	errno = ECONNRESET;
+	return -1;
+}
+
+static ssize_t send_all(struct rec *r, int fd, struct lane_iov from, size_t want, int flags)
+{
+	bool block = !(flags & MSG_DONTWAIT) && !sock_flag(r, REC_NONBLOCK);
+	size_t done = 0;
+	ssize_t n = 0;
+
+	while (done < want) {
+		n = put(r, fd, &from, want - done, flags);
+		if (n > 0)
+			done += (size_t)n;
+		else if (n < 0 || (!block && done > 0))
+			break;
+		else if ((n = overflow(r, fd, block)) != 0)
+			break;
+	}
+	stream_count(&r->sent.calls, 1);
+	return done > 0 ? (ssize_t)done : n;
+}
+
+ssize_t stream_send(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags)
+{
+	struct lane_iov from = { .iov = iov, .count = count };
+	size_t want = stream_size(iov, count);
+	ssize_t n;
+
+	if (!rec_lock_take(&r->tx_lock)) {
+		/* A signal handler while this very thread sends. In the kernel: its turn comes there. */
+		if (!atomic_load(&r->tx_kernel)) {
+			errno = EAGAIN;
+			return -1;
+		}
+		return put_carrier(r, fd, &from, want, flags);
+	}
+	if (!sock_has_lane(r)) {
+		n = STREAM_AGAIN;
+	} else if (want == 0) {
+		n = real(send)(fd, NULL, 0, flags);
+	} else {
+		stream_note_cpu(&r->tx.dir->tx_cpu);
+		look_for_end(r, fd);
+		n = send_all(r, fd, from, want, flags);
+	}
+	rec_lock_give(&r->tx_lock);
+	return n;
+}
+
+size_t stream_unsent(struct rec *r)
+{
+	uint32_t unread = lane_tx_unread(&r->tx);
+
+	return unread == UINT32_MAX ? 0 : unread;
+}
+
+bool stream_writable(struct rec *r)
+{
+	return lane_tx_in_ring(&r->tx) && has_room(r);
+}
+
+void stream_told_writable(struct rec *r)
+{
+	atomic_store_explicit(&r->tx_told, 1, memory_order_relaxed);
+}
+
+uint32_t stream_peer_cpu(const struct rec *r)
+{
+	return atomic_load_explicit(&r->rx.dir->tx_cpu, memory_order_relaxed);
+}

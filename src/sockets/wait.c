@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: MIT */
+#include <sched.h>
+#include <stdatomic.h>
+#include <sys/rseq.h>
+
+#include "base/clock.h"
+#include "base/util.h"
+#include "sockets/process.h"
+#include "sockets/wait.h"
+
+#define SPIN_LEAST     1000 /* below this a spin is not tried */
+#define YIELD_SLOW     100000
+#define YIELD_BAN      (10 * NSEC_PER_MSEC)
+#define YIELD_BAN_MOST NSEC_PER_SEC
+/* A socket whose spins never paid tries again after this many sleeps. */
+#define SPIN_AGAIN 64
+
+static _Atomic uint64_t ban_until;
+static _Atomic uint64_t ban_length;
+
+static uint32_t processors(void)
+{
+	static _Atomic uint32_t known;
+	uint32_t n = atomic_load_explicit(&known, memory_order_relaxed);
+	cpu_set_t set;
+
+	if (n == 0) {
+		n = sched_getaffinity(0, sizeof(set), &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
+		atomic_store_explicit(&known, n, memory_order_relaxed);
+	}
+	return n;
+}
+
+uint32_t wait_cpu(void)
+{
+	if (__rseq_size > 0) {
+		struct rseq *r = (struct rseq *)((char *)__builtin_thread_pointer() +
+						 __rseq_offset);
+		int cpu = (int)*(volatile uint32_t *)&r->cpu_id;
+
+		if (cpu >= 0)
+			return (uint32_t)cpu;
+	}
+	return (uint32_t)sched_getcpu();
+}
+
+/* A yield that took long gave a whole slice to a third party: not again for a while. */
+static bool yield_some(bool (*ready)(void *arg), void *arg)
+{
+	for (uint32_t i = 0; i < settings.yields; i++) {
+		uint64_t before = clock_now();
+		uint64_t took;
+
+		if (before < atomic_load_explicit(&ban_until, memory_order_relaxed))
+			return false;
+		sched_yield();
+		took = clock_now() - before;
+		if (ready(arg)) {
+			if (took < YIELD_SLOW)
+				atomic_store_explicit(&ban_length, 0, memory_order_relaxed);
+			return true;
+		}
+		if (took >= YIELD_SLOW) {
+			uint64_t ban = atomic_load_explicit(&ban_length, memory_order_relaxed);
+
+			ban = ban ? min_u64(2 * ban, YIELD_BAN_MOST) : YIELD_BAN;
+			atomic_store_explicit(&ban_length, ban, memory_order_relaxed);
+			atomic_store_explicit(&ban_until, before + took + ban,
+					      memory_order_relaxed);
+			return false;
+		}
+	}
+	return false;
+}
+
+bool wait_ladder(bool (*ready)(void *arg), void *arg, uint32_t peer_cpu, uint32_t *budget,
+		 uint32_t most)
+{
+	uint64_t end;
+
+	if (ready(arg))
+		return true;
+	if (processors() == 1 || peer_cpu == wait_cpu())
+		return yield_some(ready, arg);
+	if (*budget < SPIN_LEAST || most == 0)
+		return false;
+	end = clock_now() + min_u32(*budget, most);
+	do {
+		for (int i = 0; i < 16; i++) {
+			__builtin_ia32_pause();
+			if (ready(arg)) {
+				*budget = min_u32(most, *budget * 2);
+				return true;
+			}
+		}
+	} while (clock_now() < end);
+	*budget /= 2;
+	return false;
+}
+
+void wait_slept(uint32_t *budget, uint64_t ns)
+{
+	if (ns < settings.spin_ns)
+		*budget = settings.spin_ns;
+	else if (*budget < SPIN_LEAST && (ns & (SPIN_AGAIN - 1)) == 0)
+		*budget = settings.spin_ns / 4;
+}

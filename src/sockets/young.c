@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Connections without a lane: counting towards one, finding the peer, and the step onto the lane. What
+ * stays on TCP must not notice: once a connection is plain, a call costs one look at its record.
+ */
+#include <errno.h>
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "sockets/arena.h"
+#include "sockets/epoll.h"
+#include "sockets/meet.h"
+#include "sockets/process.h"
+#include "sockets/real.h"
+#include "sockets/sock.h"
+#include "sockets/stream.h"
+
+/* Requests and replies before a lane is looked for: those that carry one never pay. */
+#define TURNS_ENOUGH 2
+#define BYTES_ENOUGH (64u << 10)
+/* When the peer did not come, it is looked for again after this much, then 16 times as much ... */
+#define BYTES_AGAIN (1u << 20)
+#define BYTES_LAST  (256u << 20)
+/* How often an offer is looked at before the peer counts as plain. */
+#define TURN_CHECKS 4
+#define BYTE_CHECKS 14
+
+/* --- positions in the stream, from the kernel's counters */
+
+static bool kernel_positions(int fd, uint32_t role, uint64_t *sent, uint64_t *received)
+{
+	struct tcp_info info;
+
+	for (int i = 0; i < 8; i++) {
+		int out1 = 0, out2 = 0, in1 = 0, in2 = 0;
+		socklen_t size = sizeof(info);
+
+		memset(&info, 0, sizeof(info));
+		if (real(ioctl)(fd, SIOCOUTQ, &out1) != 0 || real(ioctl)(fd, SIOCINQ, &in1) != 0 ||
+		    real(getsockopt)(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
+		    real(ioctl)(fd, SIOCOUTQ, &out2) != 0 || real(ioctl)(fd, SIOCINQ, &in2) != 0)
+			return false;
+		if (size < offsetof(struct tcp_info, tcpi_segs_out) ||
+		    info.tcpi_state != 1 /* established */)
+			return false;
+		if (out1 != out2 || in1 != in2)
+			continue; /* something moved between */
+		/* The SYN of the end that connected was acknowledged like an octet. */
+		*sent = info.tcpi_bytes_acked + (uint64_t)out1 - (role == ROLE_ACTIVE ? 1 : 0);
+		*received = info.tcpi_bytes_received - (uint64_t)in1;
+		return true;
+	}
+	return false;
+}
+
+/* --- onto the lane */
+
+static void set_up(struct rec *r, int fd, uint64_t sent, uint64_t received)
+{
+	struct arena_shared *m = arena_memory(r->arena);
+	struct lane_shared *l = &m->lane[r->lane];
+
+	atomic_store(&l->pid[r->side], getpid());
+	atomic_store(&l->fd[r->side], fd);
+	lane_tx_init(&r->tx, &l->dir[r->side], m->ring[r->lane][r->side], sent);
+	lane_rx_init(&r->rx, &l->dir[1 - r->side], m->ring[r->lane][1 - r->side], received);
+	r->spin = settings.spin_ns;
+	r->tx_kernel = 0;
+	r->looked_at = 0;
+}
+
+static void want_nodelay(struct rec *r, int fd)
+{
+	int now = 0, one = 1;
+	socklen_t size = sizeof(now);
+
+	/* An octet that is a doorbell must not wait for an acknowledgement. */
+	if (real(getsockopt)(fd, IPPROTO_TCP, TCP_NODELAY, &now, &size) == 0 && now)
+		atomic_fetch_or(&r->flags, REC_NODELAY);
+	else
+		real(setsockopt)(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+}
+
+/* The lane is agreed on; begin with it, unless some call is in the kernel with unknown outcome. */
+static void attach(struct rec *r, int fd)
+{
+	uint64_t sent, received;
+	bool ok = false;
+
+	if (!rec_lock_take(&r->tx_lock))
+		return;
+	if (!rec_lock_take(&r->rx_lock)) {
+		rec_lock_give(&r->tx_lock);
+		return;
+	}
+	if (atomic_load(&r->state) != REC_AGREED)
+		goto out;
+	atomic_store(&r->state, REC_LANE); /* sequentially consistent, like the reading of busy */
+	if (atomic_load(&r->busy) == 0 && !sock_flag(r, REC_SHUT_WR | REC_SHUT_RD)) {
+		ok = kernel_positions(fd, r->role, &sent, &received);
+		if (ok) {
+			set_up(r, fd, sent, received);
+			want_nodelay(r, fd);
+			lane_rx_attach(&r->rx);
+			atomic_fetch_add(&r->home->lanes, 1);
+		}
+	}
+	if (!ok)
+		atomic_store(&r->state, REC_AGREED);
+out:
+	rec_lock_give(&r->rx_lock);
+	rec_lock_give(&r->tx_lock);
+	if (ok)
+		epoll_lane_appeared(r);
+}
+
+/* --- towards a lane */
+
+static bool is_local(const struct rec *r)
+{
+	const struct in6_addr *p = &r->peer.sin6_addr;
+
+	if (IN6_IS_ADDR_V4MAPPED(p) ? p->s6_addr[12] == 127 : IN6_IS_ADDR_LOOPBACK(p))
+		return true;
+	return memcmp(p, &r->self.sin6_addr, sizeof(*p)) == 0;
+}
+
+static void to_policy(struct policy_address *out, const struct sockaddr_in6 *in)
+{
+	bool v4 = IN6_IS_ADDR_V4MAPPED(&in->sin6_addr);
+
+	memset(out, 0, sizeof(*out));
+	out->family = v4 ? AF_INET : AF_INET6;
+	memcpy(out->octets, in->sin6_addr.s6_addr + (v4 ? 12 : 0), v4 ? 4 : 16);
+	out->port = be16toh(in->sin6_port);
+}
+
+static bool rules_allow(const struct rec *r)
+{
+	struct policy_query q = { .program = settings.self.program,
+				  .alias = settings.self.alias,
+				  .uid = geteuid() };
+
+	q.role = r->role == ROLE_PASSIVE ? POLICY_LISTEN : POLICY_CONNECT;
+	to_policy(&q.local, &r->self);
+	to_policy(&q.remote, &r->peer);
+	return policy_ask(&settings.policy, &q).offload;
+}
+
+static void give_up(struct rec *r, enum why why)
+{
+	atomic_store_explicit(&r->why, why, memory_order_relaxed);
+	atomic_store_explicit(&r->state, REC_PLAIN, memory_order_release);
+}
+
+/* The peer did not come. It may yet: another process may have the connection by then. So a connection that
+ * goes on moving octets asks again, a few times in its life. */
+static void no_peer(struct rec *r)
+{
+	if (r->goal >= BYTES_LAST)
+		return give_up(r, WHY_PEER);
+	r->goal = r->goal < BYTES_AGAIN ? BYTES_AGAIN : r->goal * 16;
+	r->checks = 0;
+	atomic_store_explicit(&r->why, WHY_PEER, memory_order_relaxed);
+	atomic_store_explicit(&r->state, REC_YOUNG, memory_order_release);
+}
+
+static void apply(struct rec *r, int fd, enum meet_result result, enum why why)
+{
+	switch (result) {
+	case MEET_LANE:
+		/* Both ends have the library and will use it: from here on octets count. */
+		if (!(atomic_fetch_or(&r->flags, REC_ELIGIBLE) & REC_ELIGIBLE))
+			atomic_fetch_add(&r->home->eligible, 1);
+		atomic_store(&r->state, REC_AGREED);
+		attach(r, fd);
+		break;
+	case MEET_POSTED: atomic_store(&r->state, REC_POSTED); break;
+	case MEET_NEVER: give_up(r, why); break;
+	case MEET_NOTHING: break;
+	}
+}
+
+static void look_for_peer(struct rec *r, int fd)
+{
+	enum why why = WHY_NONE;
+
+	if (atomic_load(&r->procs) > 1)
+		return; /* another process may use it; when it has let go, we can */
+	if (!is_local(r))
+		return give_up(r, WHY_REMOTE);
+	if (settings.bad_rules || !rules_allow(r))
+		return give_up(r, settings.bad_rules ? WHY_RULES : WHY_POLICY);
+	if (sock_flag(r, REC_SHUT_WR | REC_SHUT_RD))
+		return give_up(r, WHY_SHUT);
+	if (sock_flag(r, REC_EXECED))
+		return give_up(r, WHY_EXEC);
+	if (r->checks++ > TURN_CHECKS)
+		return no_peer(r);
+	if (!process_is_self())
+		return;
+	apply(r, fd, meet_peer(r, &why), why);
+	if (atomic_load(&r->state) == REC_POSTED) {
+		r->checks = 0;
+		r->check_at = 2 * (r->young_tx + r->young_rx);
+	}
+}
+
+/* Our offer stands: is it taken? Asked at every turn, and each time the octets have doubled. */
+static void look_at_offer(struct rec *r, int fd, bool turned)
+{
+	enum why why = WHY_NONE;
+	bool grown = r->young_tx + r->young_rx >= r->check_at;
+	enum meet_result result;
+
+	if (!turned && !grown)
+		return;
+	r->check_at = 2 * (r->young_tx + r->young_rx);
+	result = meet_check(r, &why);
+	r->checks += turned ? BYTE_CHECKS / TURN_CHECKS + 1 : 1;
+	if (result == MEET_POSTED && r->checks > BYTE_CHECKS + 2) {
+		meet_withdraw(r);
+		return no_peer(r);
+	}
+	apply(r, fd, result, why);
+}
+
+static bool is_old_enough(const struct rec *r)
+{
+	if (r->goal > 0)
+		return r->young_tx + r->young_rx >= r->goal;
+	return r->turns >= TURNS_ENOUGH || r->young_tx >= BYTES_ENOUGH ||
+	       r->young_rx >= BYTES_ENOUGH;
+}
+
+static void grow_up(struct rec *r, int fd, bool turned)
+{
+	static _Thread_local bool inside THREAD_LOCAL_FAST;
+	int saved = errno;
+
+	if (inside || settings.sealed)
+		return; /* in a signal handler; or every system call could be the last */
+	inside = true;
+	switch (atomic_load(&r->state)) {
+	case REC_YOUNG:
+		if (is_old_enough(r))
+			look_for_peer(r, fd);
+		break;
+	case REC_POSTED: look_at_offer(r, fd, turned); break;
+	case REC_AGREED: attach(r, fd); break;
+	}
+	inside = false;
+	errno = saved;
+}
+
+static bool count_turn(struct rec *r, uint32_t direction)
+{
+	bool turned = r->last != 0 && r->last != direction;
+
+	r->last = direction;
+	r->turns += turned;
+	return turned;
+}
+
+/* Wherever the kernel moves octets that our positions must not miss. */
+static enum stream_kind enter(struct rec *r)
+{
+	if (atomic_load(&r->state) == REC_LANE)
+		return STREAM_OURS;
+	atomic_fetch_add(&r->busy, 1);
+	if (atomic_load(&r->state) != REC_LANE)
+		return STREAM_PLAIN;
+	atomic_fetch_sub(&r->busy, 1);
+	return STREAM_OURS;
+}
+
+enum stream_kind stream_before_send(struct rec *r, int fd, size_t size)
+{
+	uint32_t state = atomic_load_explicit(&r->state, memory_order_acquire);
+
+	if (state == REC_OPEN) {
+		sock_connected(r, fd);
+		state = atomic_load(&r->state);
+	}
+	if (state >= REC_YOUNG && state <= REC_AGREED) {
+		bool turned = count_turn(r, 1);
+
+		r->young_tx += size;
+		grow_up(r, fd, turned);
+	}
+	return enter(r);
+}
+
+enum stream_kind stream_before_receive(struct rec *r, int fd)
+{
+	uint32_t state = atomic_load_explicit(&r->state, memory_order_acquire);
+
+	if (state == REC_OPEN)
+		sock_connected(r, fd);
+	else if (state == REC_AGREED)
+		grow_up(r, fd, false);
+	return enter(r);
+}
+
+void stream_after_send(struct rec *r, int fd, ssize_t n)
+{
+	(void)fd;
+	atomic_fetch_sub(&r->busy, 1);
+	if (n > 0 && sock_flag(r, REC_ELIGIBLE))
+		atomic_fetch_add_explicit(&r->sent.tcp_bytes, (uint64_t)n, memory_order_relaxed);
+}
+
+void stream_after_receive(struct rec *r, int fd, ssize_t n, int flags)
+{
+	uint32_t state = atomic_load_explicit(&r->state, memory_order_acquire);
+
+	atomic_fetch_sub(&r->busy, 1);
+	if (n <= 0 || (flags & MSG_PEEK))
+		return;
+	if (sock_flag(r, REC_ELIGIBLE))
+		atomic_fetch_add_explicit(&r->received.tcp_bytes, (uint64_t)n,
+					  memory_order_relaxed);
+	if (state >= REC_YOUNG && state <= REC_AGREED) {
+		bool turned = count_turn(r, 2);
+
+		r->young_rx += (uint64_t)n;
+		grow_up(r, fd, turned);
+	}
+}
