@@ -7,6 +7,8 @@ int cmd_adapters(int argc, char **argv);
 int cmd_demo(int argc, char **argv);
 int cmd_perf(int argc, char **argv);
 int cmd_ping(int argc, char **argv);
+int cmd_run(int argc, char **argv);
+int cmd_sockets(int argc, char **argv);
 
 struct flue_adapter;
 

@@ -25,6 +25,8 @@ static const struct {
 	{ "demo", cmd_demo, "see RDMA at work: a guided tour of a few seconds" },
 	{ "ping", cmd_ping, "measure round trips to a server, one per second" },
 	{ "perf", cmd_perf, "measure latency and bandwidth of writes, reads and sends" },
+	{ "run", cmd_run, "run a program whose local TCP connections use shared memory" },
+	{ "sockets", cmd_sockets, "show the connections of such programs" },
 	{ "help", cmd_help, "this list, or help for one command" },
 	{ "version", cmd_version, "print the version" },
 };
