@@ -8,11 +8,11 @@
 #include <sys/stat.h>
 
 #include "base/clock.h"
-#include "base/lock.h"
 #include "base/util.h"
 #include "sockets/arena.h"
 #include "sockets/process.h"
 #include "sockets/real.h"
+#include "sockets/sock.h"
 
 #define ARENAS 1024
 /* A thread may still look at a lane that another has just closed: memory goes a little later. */
@@ -35,7 +35,8 @@ struct arena {
 static struct arena arenas[ARENAS];
 static uint32_t n_arenas; /* entries ever used */
 static uint32_t n_lanes;
-static struct lock lock;
+/* Knows its owner: close() may be called in a signal handler, between any two of our instructions. */
+static struct rec_lock lock;
 
 static bool is_dead(pid_t pid)
 {
@@ -136,7 +137,8 @@ struct arena *arena_take(pid_t peer, uint64_t key, uint32_t *lane, int *fd)
 	int found = -1;
 
 	*fd = -1;
-	lock_take(&lock);
+	if (!rec_lock_take(&lock))
+		return NULL;
 	for (uint32_t i = 0; n_lanes < settings.max_lanes && i < n_arenas && found < 0; i++) {
 		a = &arenas[i];
 		if (a->memory && a->maker && a->peer == peer && a->key == key)
@@ -154,7 +156,7 @@ struct arena *arena_take(pid_t peer, uint64_t key, uint32_t *lane, int *fd)
 		clean(&a->memory->lane[found]);
 		*lane = (uint32_t)found;
 	}
-	lock_give(&lock);
+	rec_lock_give(&lock);
 	return found >= 0 ? a : NULL;
 }
 
@@ -166,7 +168,10 @@ struct arena *arena_map(int fd, pid_t peer)
 	struct arena_shared *m;
 	struct stat st;
 
-	lock_take(&lock);
+	if (!rec_lock_take(&lock)) {
+		real(close)(fd);
+		return NULL;
+	}
 	sweep();
 	if (fstat(fd, &st) == 0 && st.st_size == (off_t)sizeof(*m) && has >= 0 &&
 	    (has & seals) == seals && (a = free_entry()) != NULL) {
@@ -182,7 +187,7 @@ struct arena *arena_map(int fd, pid_t peer)
 			a->idle_since = clock_now();
 		}
 	}
-	lock_give(&lock);
+	rec_lock_give(&lock);
 	real(close)(fd);
 	return a;
 }
@@ -191,12 +196,13 @@ struct arena *arena_by_id(uint64_t id)
 {
 	struct arena *found = NULL;
 
-	lock_take(&lock);
+	if (!rec_lock_take(&lock))
+		return NULL;
 	for (uint32_t i = 0; i < n_arenas && !found; i++)
 		/* Both ends may be in this process: the one that attaches has a mapping of its own. */
 		if (arenas[i].memory && !arenas[i].maker && arenas[i].id == id)
 			found = &arenas[i];
-	lock_give(&lock);
+	rec_lock_give(&lock);
 	return found;
 }
 
@@ -214,9 +220,8 @@ bool arena_attach(struct arena *a, uint32_t lane)
 {
 	bool ok;
 
-	if (lane >= ARENA_LANES)
+	if (lane >= ARENA_LANES || !rec_lock_take(&lock))
 		return false;
-	lock_take(&lock);
 	/* A peer that names a lane twice gets the second one refused. */
 	ok = !a->maker && !(a->used >> lane & 1) && n_lanes < settings.max_lanes;
 	if (ok) {
@@ -224,13 +229,17 @@ bool arena_attach(struct arena *a, uint32_t lane)
 		a->lanes++;
 		n_lanes++;
 	}
-	lock_give(&lock);
+	rec_lock_give(&lock);
 	return ok;
 }
 
 void arena_give(struct arena *a, uint32_t lane, uint32_t side)
 {
-	lock_take(&lock);
+	if (!rec_lock_take(&lock)) {
+		/* The peer may go on; here the lane is lost to the count. */
+		atomic_store(&a->memory->lane[lane].done[side], 1);
+		return;
+	}
 	if (!a->maker)
 		a->used &= ~(1ull << lane);
 	/* The maker's bit stays until the other end is done as well. */
@@ -240,25 +249,26 @@ void arena_give(struct arena *a, uint32_t lane, uint32_t side)
 		a->idle_since = clock_now();
 		sweep();
 	}
-	lock_give(&lock);
+	rec_lock_give(&lock);
 }
 
 void arena_undo(struct arena *a, uint32_t lane)
 {
-	lock_take(&lock);
+	if (!rec_lock_take(&lock))
+		return;
 	/* Nobody will ever attach to what is in there. */
 	atomic_store(&a->memory->dropped, 1);
 	atomic_store(&a->memory->lane[lane].done[0], 1);
 	n_lanes--;
 	if (--a->lanes == 0)
 		unmap(a);
-	lock_give(&lock);
+	rec_lock_give(&lock);
 }
 
 /* The mappings stay for inherited sockets; the parent gives the lanes out. */
 void arena_forked(void)
 {
-	lock_init(&lock);
+	atomic_store(&lock.word, 0);
 	for (uint32_t i = 0; i < n_arenas; i++)
 		if (arenas[i].memory)
 			arenas[i].key = UINT64_MAX;
@@ -266,9 +276,8 @@ void arena_forked(void)
 
 void arena_sweep(void)
 {
-	if (n_arenas == 0)
+	if (n_arenas == 0 || !rec_lock_take(&lock))
 		return;
-	lock_take(&lock);
 	sweep();
-	lock_give(&lock);
+	rec_lock_give(&lock);
 }

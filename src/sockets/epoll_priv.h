@@ -13,8 +13,10 @@ struct member {
 	struct epoll_event wish;
 	struct epoll_event kernel; /* what the kernel was told */
 	int fd;
+	uint32_t call; /* number of the wait that last reported it */
 	uint32_t next_free;
-	uint64_t told; /* lane_rx_seen() when it was last reported */
+	uint64_t told;         /* lane_rx_seen() when it was last reported */
+	uint32_t told_refused; /* rec->tx_refused when writability was last reported */
 	bool laned;
 	bool hot;      /* in the list of lanes to look at */
 	bool armed;    /* cold: its peer will ring */
@@ -25,6 +27,8 @@ struct member {
 	bool told_out; /* writability was reported since it was last missing */
 };
 
+#define EPOLL_HINTS 4096
+
 struct epoll_set {
 	struct lock lock;
 	struct member *member;
@@ -33,11 +37,14 @@ struct epoll_set {
 	uint32_t used, free, hots, dirty;
 	_Atomic uint32_t sleepers;
 	uint32_t refs; /* descriptors */
+	uint32_t call; /* counts waits */
 	uint32_t seen_lanes;
 	uint32_t turn; /* where the next look begins, for fairness */
 	uint32_t spin;
-	uint64_t looked; /* when the kernel's set was last asked */
+	uint64_t looked;               /* when the kernel's set was last asked */
+	uint32_t by_data[EPOLL_HINTS]; /* number of a member + 1, perhaps out of date */
 	bool exact;
+	bool no_room; /* waited for room in vain: the carrier has some */
 };
 
 extern _Atomic uint32_t epoll_lanes;

@@ -40,14 +40,23 @@ static void find_lanes(struct epoll_set *s)
 	}
 }
 
-static uint32_t lane_events(struct member *m)
+/* The program was refused for lack of room, and has not been told of any since. */
+static bool was_refused(const struct member *m)
+{
+	return atomic_load_explicit(&m->rec->tx_refused, memory_order_relaxed) != m->told_refused;
+}
+
+static uint32_t lane_events(const struct epoll_set *s, struct member *m)
 {
 	uint32_t ready = 0;
 
 	if ((m->wish.events & IN) && stream_readable(m->rec))
 		ready |= m->wish.events & IN;
-	if ((m->wish.events & OUT) && stream_writable(m->rec))
+	if ((m->wish.events & OUT) && (stream_writable(m->rec) || (s->no_room && was_refused(m)))) {
 		ready |= m->wish.events & OUT;
+		if (!stream_writable(m->rec))
+			stream_told_writable(m->rec);
+	}
 	return ready;
 }
 
@@ -60,13 +69,15 @@ static uint32_t edges(struct member *m, uint32_t ready)
 	if (!m->fresh) {
 		if (seen == m->told)
 			ready &= ~(uint32_t)IN;
-		if (m->told_out)
+		if (m->told_out && !was_refused(m))
 			ready &= ~(uint32_t)OUT;
 	}
 	if (ready & IN)
 		m->told = seen;
 	if (m->wish.events & OUT)
 		m->told_out = out;
+	if (ready & OUT)
+		m->told_refused = atomic_load_explicit(&m->rec->tx_refused, memory_order_relaxed);
 	return ready;
 }
 
@@ -93,80 +104,96 @@ static uint32_t report(struct epoll_set *s, struct member *m)
 {
 	uint32_t ready;
 
-	if (m->gone || m->disarmed || !sock_has_lane(m->rec))
+	if (m->gone || m->disarmed || m->call == s->call || !sock_has_lane(m->rec))
 		return 0;
-	ready = lane_events(m);
+	ready = lane_events(s, m);
 	if (m->wish.events & EPOLLET)
 		ready = edges(m, ready);
 	m->fresh = false;
-	/* The only shot tells all there is; and the end of a stream is not ours to see. */
-	if (ready && ((m->wish.events & EPOLLONESHOT) || stream_may_end(m->rec)))
+	/* What the carrier has is not ours to see. */
+	if (ready && ((m->wish.events & EPOLLONESHOT) || stream_ask_kernel(m->rec)))
 		ready |= ask_again(m);
+	if (ready)
+		m->call = s->call;
 	if (ready)
 		shoot(s, m);
 	return ready;
 }
 
-/* One event for one datum: what the kernel and the lane say together. */
-static int put(struct epoll_event *events, int n, int from_kernel, uint32_t what, uint64_t data)
-{
-	for (int i = 0; i < from_kernel; i++) {
-		if (events[i].data.u64 == data) {
-			events[i].events |= what;
-			return n;
-		}
-	}
-	events[n].events = what;
-	events[n].data.u64 = data;
-	return n + 1;
-}
-
 static int look_at_lanes(struct epoll_set *s, struct epoll_event *events, int n, int max)
 {
-	int from_kernel = n;
 	uint32_t count = s->hots;
 
 	for (uint32_t i = 0; i < count && n < max; i++) {
 		struct member *m = &s->member[s->hot[(s->turn + i) % count]];
 		uint32_t ready = report(s, m);
 
-		if (ready)
-			n = put(events, n, from_kernel, ready, m->wish.data.u64);
+		if (ready) {
+			events[n].events = ready;
+			events[n++].data = m->wish.data;
+		}
 		if (n == max)
 			s->turn = (s->turn + i + 1) % count;
 	}
 	return n;
 }
 
+/* What is told of a member at one time is all there is to tell of it. */
+static void add_lane(struct epoll_set *s, struct member *m, struct epoll_event *event)
+{
+	uint64_t seen = lane_rx_seen(&m->rec->rx);
+
+	event->events |= lane_events(s, m);
+	m->call = s->call;
+	if (!(event->events & IN))
+		return;
+	m->told = seen;
+	m->told_out = event->events & OUT;
+	m->fresh = false;
+}
+
+/* The member that the kernel knows by this datum. Programs have thousands; a table remembers where they are. */
+static struct member *by_data(struct epoll_set *s, uint64_t data)
+{
+	uint32_t *hint = &s->by_data[(data ^ data >> 12 ^ data >> 28) % EPOLL_HINTS];
+
+	if (*hint && *hint <= s->used) {
+		struct member *m = &s->member[*hint - 1];
+
+		if (m->rec && m->kernel.data.u64 == data)
+			return m;
+	}
+	for (uint32_t i = 0; i < s->used; i++) {
+		if (s->member[i].rec && s->member[i].kernel.data.u64 == data) {
+			*hint = i + 1;
+			return &s->member[i];
+		}
+	}
+	return NULL;
+}
+
 /* An event from the kernel: whose is it, and does the program still want it? */
 static bool filter(struct epoll_set *s, struct epoll_event *event)
 {
-	for (uint32_t i = 0; i < s->used; i++) {
-		struct member *m = &s->member[i];
+	struct member *m = by_data(s, event->data.u64);
 
-		if (!m->rec || m->kernel.data.u64 != event->data.u64)
-			continue;
-		if (m->laned)
-			epoll_heat(s, m);
-		if (event->events & OUT)
-			stream_told_writable(m->rec);
-		if (m->gone || m->disarmed)
-			return false;
-		if (m->dirty) {
-			event->events = ask_again(m);
-			event->data = m->wish.data;
-		}
-		if ((event->events & IN) && m->laned && sock_has_lane(m->rec)) {
-			/* What the lane has by now is told with it. */
-			m->told = lane_rx_seen(&m->rec->rx);
-			m->told_out = event->events & OUT;
-			m->fresh = false;
-		}
-		if (event->events)
-			shoot(s, m);
-		return event->events != 0;
+	if (!m)
+		return true;
+	if (m->laned)
+		epoll_heat(s, m);
+	if (event->events & OUT)
+		stream_told_writable(m->rec);
+	if (m->gone || m->disarmed)
+		return false;
+	if (m->dirty) {
+		event->events = ask_again(m);
+		event->data = m->wish.data;
 	}
-	return true;
+	if (m->laned && sock_has_lane(m->rec))
+		add_lane(s, m, event);
+	if (event->events)
+		shoot(s, m);
+	return event->events != 0;
 }
 
 static int ask_kernel(int ep, struct epoll_event *events, int max, int64_t ns, const sigset_t *mask)
@@ -225,7 +252,8 @@ static bool any_ready(void *arg)
 		if ((m->wish.events & IN) && (uint32_t)word != m->rec->rx.head &&
 		    (!(m->wish.events & EPOLLET) || m->fresh || (word & LANE_PLACE) != m->told))
 			return true;
-		if ((m->wish.events & OUT) && !((m->wish.events & EPOLLET) && m->told_out) &&
+		if ((m->wish.events & OUT) &&
+		    (!(m->wish.events & EPOLLET) || !m->told_out || was_refused(m)) &&
 		    stream_writable(m->rec))
 			return true;
 	}
@@ -247,10 +275,15 @@ static uint32_t peers_cpu(struct epoll_set *s)
 }
 
 /* Can we sleep as far as this member is concerned? Its peer then rings. */
-static bool arm_one(struct member *m)
+static bool arm_one(struct epoll_set *s, struct member *m)
 {
 	bool edge = m->wish.events & EPOLLET;
 
+	/* No edge will come of a carrier that has had room all the time. */
+	if (edge && !m->gone && !m->disarmed && (m->wish.events & OUT) && was_refused(m)) {
+		s->no_room = true;
+		return false;
+	}
 	if (m->gone || m->disarmed || !(m->wish.events & IN))
 		return true;
 	if (edge && m->fresh && stream_readable(m->rec))
@@ -272,7 +305,7 @@ static bool arm_all(struct epoll_set *s, bool *unread)
 			stream_serve(m->rec, m->fd);
 			if (stream_unsent(m->rec) > 0)
 				*unread = true;
-			if (!arm_one(m))
+			if (!arm_one(s, m))
 				return false;
 		}
 		m->hot = false;
@@ -345,6 +378,8 @@ int epoll_wait_for(struct epoll_set *s, int ep, struct epoll_event *events, int 
 	int n = 0;
 
 	lock_take(&s->lock);
+	s->call++;
+	s->no_room = false;
 	for (;;) {
 		find_lanes(s);
 		n = 0;

@@ -90,15 +90,18 @@ struct rec {
 	uint64_t young_tx, young_rx;
 	uint64_t check_at; /* octets or turns at which the offer is looked at again */
 	uint32_t checks;
+	_Atomic uint32_t growing; /* a thread is seeing to what follows */
 	uint64_t goal; /* octets before the peer is looked for again; 0: for the first time */
 	uint32_t slot; /* of the notice board */
 	/* the lane */
 	uint32_t side; /* 0: made it, 1: attached to it */
 	uint32_t lane; /* number within the arena */
 	void *arena;
-	uint64_t looked_at; /* when the carrier was last asked for the peer's end */
+	uint64_t peer_cookie; /* of the socket at the other end; the kernel has confirmed it */
+	uint64_t looked_at;   /* when the carrier was last asked for the peer's end */
 	_Atomic int32_t pending_error;
 	_Alignas(128) struct rec_lock tx_lock;
+	_Atomic uint32_t tx_refused; /* counts EAGAIN for a full ring */
 	_Atomic uint32_t tx_told; /* said EAGAIN, or that it is writable: the next octet must go */
 	_Atomic uint32_t tx_kernel; /* the owner of tx_lock is in the kernel, on the carrier */
 	struct lane_tx tx;

@@ -8,6 +8,7 @@
 #include "sockets/epoll.h"
 #include "sockets/hook.h"
 #include "sockets/ops.h"
+#include "sockets/user.h"
 
 #ifndef TCP_ULP
 #define TCP_ULP 31
@@ -67,6 +68,10 @@ HOOK int connect(int fd, const struct sockaddr *address, socklen_t size)
 	struct sockaddr_storage copy;
 	int result, saved;
 
+	/* AF_UNSPEC takes the connection apart. */
+	if (r && user_readable(address, sizeof(sa_family_t)) && size >= sizeof(sa_family_t) &&
+	    address->sa_family == AF_UNSPEC)
+		sock_pin(r, fd, WHY_SHUT);
 	result = real(connect)(fd, native(address, size, &copy), size);
 	if (!r)
 		return result;

@@ -4,11 +4,13 @@
 
 #include "base/util.h"
 #include "sockets/hook.h"
+#include "sockets/stream_priv.h"
 #include "sockets/user.h"
 
 /* Requests that only TCP understands. */
 #define SEND_PLAIN    (MSG_OOB | MSG_ZEROCOPY | MSG_FASTOPEN)
 #define RECEIVE_PLAIN (MSG_OOB | MSG_ERRQUEUE)
+#define STEP          (64u << 10)
 #define MOST          0x7ffff000u /* what the kernel moves in one call */
 
 void __chk_fail(void) __attribute__((noreturn));
@@ -47,16 +49,50 @@ static void after_send(struct rec *r, int fd, ssize_t n)
 	errno = saved;
 }
 
+/*
+ * Much at once on a young connection: in steps, or all of it would be with the kernel before the
+ * connection is old enough for a lane.
+ */
+static ssize_t send_in_steps(struct rec *r, int fd, const struct iovec *iov, size_t count,
+			     int flags)
+{
+	struct lane_iov from = { .iov = iov, .count = count };
+	struct iovec part[STREAM_IOV];
+	size_t done = 0;
+	ssize_t n;
+
+	for (;;) {
+		struct msghdr msg = { .msg_iov = part };
+		size_t step;
+
+		msg.msg_iovlen = stream_cut(&from, STEP, part);
+		step = stream_size(part, msg.msg_iovlen);
+		if (step == 0)
+			return (ssize_t)done;
+		if (stream_before_send(r, fd, step) == STREAM_PLAIN) {
+			n = real(sendmsg)(fd, &msg, flags);
+			after_send(r, fd, n);
+		} else {
+			n = ours_send(r, fd, part, msg.msg_iovlen, flags);
+			if (n == STREAM_AGAIN)
+				continue;
+		}
+		if (n < 0)
+			return done > 0 ? (ssize_t)done : n;
+		done += (size_t)n;
+		stream_skip(&from, (size_t)n);
+		if ((size_t)n < step)
+			return (ssize_t)done;
+	}
+}
+
 /* `plain` is the real call; it runs when the octets come from the kernel alone. */
 #define RECEIVE(fd, iov, count, flags, plain)                                \
 	({                                                                   \
 		struct rec *r_ = sock_live(fd);                              \
 		ssize_t n_;                                                  \
-		if (r_ && ((flags)&RECEIVE_PLAIN)) {                         \
-			if ((flags)&MSG_OOB)                                 \
-				sock_pin(r_, fd, WHY_OPTION);                \
+		if (r_ && ((flags)&RECEIVE_PLAIN))                           \
 			r_ = NULL;                                           \
-		}                                                            \
 		for (;;) {                                                   \
 			if (!r_) {                                           \
 				n_ = plain;                                  \
@@ -85,6 +121,10 @@ static void after_send(struct rec *r, int fd, ssize_t n)
 		for (;;) {                                                      \
 			if (!r_) {                                              \
 				n_ = plain;                                     \
+				break;                                          \
+			}                                                       \
+			if ((size) > STEP && !sock_has_lane(r_)) {              \
+				n_ = send_in_steps(r_, fd, iov, count, flags);  \
 				break;                                          \
 			}                                                       \
 			if (stream_before_send(r_, fd, size) == STREAM_PLAIN) { \
@@ -268,12 +308,16 @@ HOOK int sendmmsg(int fd, struct mmsghdr *v, unsigned int n, int flags)
 
 	if (!sock_live(fd) || !user_writable(v, n * sizeof(*v)))
 		return real(sendmmsg)(fd, v, n, flags);
-	for (; done < n; done++) {
-		ssize_t sent = sendmsg(fd, &v[done].msg_hdr, flags);
+	while (done < n) {
+		struct msghdr *msg = &v[done].msg_hdr;
+		ssize_t sent = sendmsg(fd, msg, flags);
 
 		if (sent < 0)
 			break;
-		v[done].msg_len = (unsigned int)sent;
+		v[done++].msg_len = (unsigned int)sent;
+		/* Not all of it: what follows must wait. */
+		if ((size_t)sent < list_size(msg->msg_iov, msg->msg_iovlen))
+			break;
 	}
 	return done > 0 || n == 0 ? (int)done : -1;
 }
@@ -333,15 +377,11 @@ static ssize_t send_file(struct rec *r, int fd, int from, off_t *offset, size_t 
 	return got < 0 || sent < 0 ? (sent == STREAM_AGAIN ? STREAM_AGAIN : -1) : 0;
 }
 
-HOOK ssize_t sendfile(int fd, int from, off_t *offset, size_t n)
+/* One step: what the kernel or the lane takes of `n` octets. */
+static ssize_t file_step(struct rec *r, int fd, int from, off_t *offset, size_t n)
 {
-	struct rec *r = sock_live(fd);
 	ssize_t sent;
 
-	if (sock_live(from))
-		sock_pin(sock_live(from), from, WHY_OPTION);
-	if (!r)
-		return real(sendfile)(fd, from, offset, n);
 	do {
 		if (stream_before_send(r, fd, n) == STREAM_PLAIN) {
 			sent = real(sendfile)(fd, from, offset, n);
@@ -355,6 +395,28 @@ HOOK ssize_t sendfile(int fd, int from, off_t *offset, size_t n)
 		sent = send_file(r, fd, from, offset, n);
 	} while (sent == STREAM_AGAIN);
 	return sent;
+}
+
+HOOK ssize_t sendfile(int fd, int from, off_t *offset, size_t n)
+{
+	struct rec *r = sock_live(fd);
+	size_t done = 0;
+
+	if (sock_live(from))
+		sock_pin(sock_live(from), from, WHY_OPTION);
+	if (!r || n == 0 || (offset && !user_writable(offset, sizeof(*offset))))
+		return real(sendfile)(fd, from, offset, n);
+	while (done < n) {
+		size_t step = sock_has_lane(r) ? n - done : min_size(n - done, STEP);
+		ssize_t sent = file_step(r, fd, from, offset, step);
+
+		if (sent < 0)
+			return done > 0 ? (ssize_t)done : sent;
+		done += (size_t)sent;
+		if ((size_t)sent < step)
+			break;
+	}
+	return (ssize_t)done;
 }
 
 static void pin_for_pipe(int fd)

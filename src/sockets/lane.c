@@ -186,6 +186,9 @@ bool lane_tx_leave(struct lane_tx *tx, uint64_t word)
 	uint64_t new = (word & ~(0xffffull << LANE_TURN_SHIFT)) |
 		       (uint64_t)(uint16_t)(tx->turns + 1) << LANE_TURN_SHIFT;
 
+	/* The receiver may be taking octets back: that comes first. */
+	if (word & (LANE_RECALL | LANE_TAKING))
+		return false;
 	atomic_store_explicit(&tx->dir->turn[tx->turns % LANE_TURNS], tx->pos,
 			      memory_order_relaxed);
 	if (!atomic_compare_exchange_strong_explicit(&tx->dir->word, &word, new,
@@ -227,6 +230,8 @@ int lane_tx_recall(struct lane_tx *tx, struct iovec out[2])
 	do {
 		if ((uint32_t)w != tx->tail || lane_word_turns(w) != tx->turns)
 			return -1;
+		if (!(w & LANE_RECALL) || (w & LANE_TAKING))
+			return -3; /* the receiver has changed its mind, or does it itself */
 		new = (w & ~(LANE_PLACE | LANE_RECALL)) | tx->head |
 		      (uint64_t)turns << LANE_TURN_SHIFT;
 	} while (!atomic_compare_exchange_weak_explicit(
@@ -337,14 +342,18 @@ bool lane_rx_must_wake(struct lane_rx *rx)
 	       atomic_exchange(&rx->dir->tx_sleeps, 0);
 }
 
+/* The ring holds the end of the stream, and nothing else is left but perhaps octets of the carrier before it. */
+static bool rx_is_last(const struct lane_rx *rx, uint64_t w)
+{
+	return lane_word_turns(w) == (lane_rx_in_ring(rx) ? rx->turns : (uint16_t)(rx->turns + 1));
+}
+
 int lane_rx_take_back(struct lane_rx *rx, struct iovec out[2])
 {
 	uint64_t w = load_word(rx->dir);
 	uint32_t held = (uint32_t)w - rx->head;
 
-	/* Only a ring that is all there is between us and the end of the stream. */
-	if (!lane_rx_in_ring(rx) || lane_word_turns(w) != rx->turns || held == 0 ||
-	    held > LANE_RING || !(w & LANE_RECALL))
+	if (!rx_is_last(rx, w) || held == 0 || held > LANE_RING || !(w & LANE_RECALL))
 		return -1;
 	if (!atomic_compare_exchange_strong(&rx->dir->word, &w, (w & ~LANE_RECALL) | LANE_TAKING))
 		return -1;
@@ -354,16 +363,22 @@ int lane_rx_take_back(struct lane_rx *rx, struct iovec out[2])
 void lane_rx_taken_back(struct lane_rx *rx, bool ok)
 {
 	uint64_t w = load_word(rx->dir);
+	uint16_t turns;
 	uint64_t new;
 
 	if (!ok) {
 		atomic_fetch_and(&rx->dir->word, ~LANE_TAKING);
 		return;
 	}
-	atomic_store(&rx->dir->turn[rx->turns % LANE_TURNS], rx->pos);
+	/* Back to the carrier where the stretch in the ring began, or where we are in it. */
+	turns = lane_word_turns(w);
+	atomic_store(&rx->dir->turn[turns % LANE_TURNS],
+		     lane_rx_in_ring(rx)
+			     ? rx->pos
+			     : atomic_load(&rx->dir->turn[(uint16_t)(turns - 1) % LANE_TURNS]));
 	do {
 		new = (w & ~(LANE_PLACE | LANE_TAKING)) | LANE_TAKEN | rx->head |
-		      (uint64_t)(uint16_t)(rx->turns + 1) << LANE_TURN_SHIFT;
+		      (uint64_t)(uint16_t)(turns + 1) << LANE_TURN_SHIFT;
 	} while (!atomic_compare_exchange_weak(&rx->dir->word, &w, new));
 }
 

@@ -142,7 +142,7 @@ uint32_t lane_tx_unread(const struct lane_tx *tx);
 /* After LANE_RECALL: take back what the receiver left in the ring. The stream then stands on the carrier where
  * those octets begin; they are still in the pieces, and the caller sends them (and adds them to
  * pos). Returns the number of pieces; -1: broken; -2: octets that come later stand on the carrier
- * already, so that order could not be kept. */
+ * already, so that order could not be kept; -3: not asked for any more, look again. */
 int lane_tx_recall(struct lane_tx *tx, struct iovec out[2]);
 
 /* --- receiver; one thread at a time */

@@ -249,6 +249,7 @@ static enum meet_result claim(struct rec *r, struct board_slot *slot, enum why *
 	*why = WHY_CHECK;
 	if (!ask_kernel(r, &end) || end.cookie != slot->cookie || end.uid != geteuid())
 		return MEET_NEVER;
+	r->peer_cookie = end.cookie;
 	*why = WHY_ROLE;
 	if (!agree_roles(r, slot->role))
 		return MEET_NEVER;
@@ -332,6 +333,7 @@ static struct arena *find_arena(struct rec *r, const struct board_slot *slot)
 	}
 	if (!a || !ask_kernel(r, &end) || end.cookie != slot->claimer || end.uid != geteuid())
 		return NULL;
+	r->peer_cookie = end.cookie;
 	return agree_roles(r, slot->role) ? a : NULL;
 }
 

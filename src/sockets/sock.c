@@ -361,12 +361,12 @@ void sock_pin(struct rec *r, int fd, enum why why)
 
 	if (state == REC_POSTED)
 		meet_withdraw(r);
+	while (state < REC_LANE && !atomic_compare_exchange_weak(&r->state, &state, REC_PLAIN))
+		;
 	if (state == REC_LANE)
 		stream_step_down(r, fd, why);
-	else if (state != REC_PLAIN) {
+	else if (state != REC_PLAIN)
 		atomic_store_explicit(&r->why, why, memory_order_relaxed);
-		atomic_store_explicit(&r->state, REC_PLAIN, memory_order_release);
-	}
 	errno = saved;
 }
 

@@ -39,8 +39,8 @@ size_t stream_unsent(struct rec *r);
 /* Lane readiness: what the kernel cannot know. */
 bool stream_readable(struct rec *r);
 bool stream_writable(struct rec *r);
-/* There is reason to ask the kernel whether the stream has ended. */
-bool stream_may_end(const struct rec *r);
+/* The carrier may have something to tell: octets, room, or the end of the stream. */
+bool stream_ask_kernel(const struct rec *r);
 /* The program is told that it is writable because the kernel says so. */
 void stream_told_writable(struct rec *r);
 /* May a sleeper rely on the kernel for this one? False: it is readable now. Undo with disarm. For edges: `told` is

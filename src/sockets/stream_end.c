@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The ways off a lane: half closes, closing, stepping down to TCP, and peers that break the rules. */
 #include <errno.h>
+#include <linux/sockios.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sched.h>
@@ -87,36 +88,37 @@ static int borrow_peer(struct rec *r)
 	fd = (int)real(syscall)(SYS_pidfd_getfd, pid, atomic_load(&l->fd[other]), 0);
 	real(close)(pid);
 	if (fd >= 0 && (real(getsockopt)(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) != 0 ||
-			cookie != atomic_load(&l->cookie[other]))) {
+			cookie != r->peer_cookie)) {
 		real(close)(fd);
 		return -1;
 	}
 	return fd;
 }
 
+/* All of it, at once: the kernel takes it, or it is left where it is. */
+static bool fits(int fd, const struct iovec *piece, int n)
+{
+	int buffer = 0, queued = 0;
+	socklen_t size = sizeof(buffer);
+	size_t total = piece[0].iov_len + (n > 1 ? piece[1].iov_len : 0);
+
+	/* The kernel counts overhead as well; half is surely free for octets. */
+	return real(getsockopt)(fd, SOL_SOCKET, SO_SNDBUF, &buffer, &size) == 0 &&
+	       real(ioctl)(fd, SIOCOUTQ, &queued) == 0 && buffer > 0 &&
+	       total + (size_t)queued < (size_t)buffer / 2;
+}
+
 static bool send_pieces(int fd, struct iovec *piece, int n)
 {
-	struct pollfd p = { .fd = fd, .events = POLLOUT };
-
-	for (int i = 0; i < n; i++) {
-		while (piece[i].iov_len > 0) {
-			ssize_t sent = real(send)(fd, piece[i].iov_base, piece[i].iov_len,
-						  MSG_NOSIGNAL | MSG_DONTWAIT);
-
-			if (sent < 0 && errno != EAGAIN && errno != EINTR)
-				return false;
-			if (sent < 0)
-				real(poll)(&p, 1, 10);
-			else
-				piece[i] = (struct iovec) { (char *)piece[i].iov_base + sent,
-							    piece[i].iov_len - (size_t)sent };
-		}
-	}
+	for (int i = 0; i < n; i++)
+		if (real(send)(fd, piece[i].iov_base, piece[i].iov_len,
+			       MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)piece[i].iov_len)
+			return false;
 	return true;
 }
 
 /* The peer is busy elsewhere: do for it what it would do, send what is unread again on the carrier. */
-static bool take_back(struct rec *r)
+static bool take_back(struct rec *r, int own)
 {
 	struct iovec piece[2];
 	int fd = borrow_peer(r);
@@ -127,8 +129,12 @@ static bool take_back(struct rec *r)
 		return false;
 	n = lane_rx_take_back(&r->rx, piece);
 	if (n > 0) {
-		ok = send_pieces(fd, piece, n);
+		bool fit = fits(fd, piece, n);
+
+		ok = fit && send_pieces(fd, piece, n);
 		lane_rx_taken_back(&r->rx, ok);
+		if (fit && !ok)
+			stream_break(r, own); /* some may be out */
 	}
 	real(close)(fd);
 	return ok;
@@ -149,17 +155,17 @@ static bool recall(struct rec *r, int fd)
 	while (atomic_load(&r->rx.dir->word) & LANE_RECALL) {
 		bool gone = real(poll)(&p, 1, 0) > 0;
 
-		if (!lane_rx_stirs(&r->rx))
+		if (lane_rx_held(&r->rx) == 0)
 			return true; /* there was nothing; it stays asked for */
-		if (clock_now() - start > PATIENCE_NS && take_back(r))
+		if (clock_now() - start > PATIENCE_NS && take_back(r, fd))
 			return true;
 		if (gone || clock_now() - start > RECALL_NS) {
 			atomic_fetch_and(&r->rx.dir->word, ~LANE_RECALL);
-			return lane_rx_ready(&r->rx) == 0;
+			return lane_rx_held(&r->rx) == 0;
 		}
 		sched_yield();
 	}
-	return true;
+	return lane_rx_held(&r->rx) == 0;
 }
 
 static void set_nodelay_back(struct rec *r, int fd)

@@ -17,12 +17,13 @@
 #include "sockets/stream_priv.h"
 #include "sockets/wait.h"
 
-/* So much overflows to the carrier before the ring is tried again. */
-#define OVERFLOW (128u << 10)
+/* So much goes over the carrier before the ring is tried again. */
+#define OVERFLOW (64u << 10)
 /* A sender that never receives asks the kernel this often whether the peer is still there. */
 #define LOOK_NS (1 * NSEC_PER_MSEC)
 /* A call that must not block may still wait this long for the receiver to make room. */
 #define ROOM_NS 20000
+#define BELL_NS (2 * NSEC_PER_SEC)
 /* A sleep for room looks around this often. */
 #define ROOM_SLICE (10 * 1000 * 1000)
 #define NO_RING    (REC_PEERGONE | REC_SHUT_WR | REC_PINNED)
@@ -77,6 +78,7 @@ static ssize_t put_carrier(struct rec *r, int fd, struct lane_iov *from, size_t 
 static int ring_bell(struct rec *r, int fd, uint8_t octet, int flags)
 {
 	struct pollfd p = { .fd = fd, .events = POLLOUT };
+	uint64_t start = clock_now();
 	ssize_t n;
 
 	for (;;) {
@@ -86,6 +88,12 @@ static int ring_bell(struct rec *r, int fd, uint8_t octet, int flags)
 		if (n < 0 && errno != EAGAIN && errno != EINTR && errno != ENOBUFS &&
 		    errno != ENOMEM)
 			return -1;
+		/* A peer that wants to be rung reads the carrier. This one does not. */
+		if (clock_now() - start > BELL_NS) {
+			stream_break(r, fd);
+			errno = ECONNRESET;
+			return -1;
+		}
 		real(poll)(&p, 1, 10);
 	}
 	stream_count(&r->sent.tcp_bytes, 1);
@@ -148,34 +156,42 @@ static bool outwait_taking(struct rec *r)
 	return true;
 }
 
-bool stream_leave(struct rec *r, int fd)
+/* What the receiver left in the ring, over the carrier. False: broken. */
+static bool give_back(struct rec *r, int fd)
 {
 	struct iovec piece[2];
-	uint64_t word;
-	int n;
+	int n = lane_tx_recall(&r->tx, piece);
 
-	if (!outwait_taking(r))
-		return false;
-	if (atomic_load(&r->tx.dir->word) & LANE_TAKEN) {
-		size_t room;
+	for (int i = 0; i < n; i++)
+		if (!put_back(r, fd, &piece[i]))
+			break; /* the connection has ended; the kernel will tell */
+	/* Not in order: the receiver must read it from the ring. */
+	if (n == -2)
+		atomic_fetch_and(&r->tx.dir->word, ~LANE_RECALL);
+	return n != -1;
+}
 
-		lane_tx_look(&r->tx, 1, &word, &room); /* takes note */
-	}
-	if (atomic_load(&r->tx.dir->word) & LANE_RECALL) {
-		n = lane_tx_recall(&r->tx, piece);
-		if (n == -1)
-			return false;
-		for (int i = 0; i < n; i++)
-			if (!put_back(r, fd, &piece[i]))
-				return true; /* the connection has ended; the kernel will tell */
-		if (n >= 0)
-			return true;
-	}
+bool stream_leave(struct rec *r, int fd)
+{
+	size_t room;
+
 	for (int tries = 0; tries < STREAM_TRIES && lane_tx_in_ring(&r->tx); tries++) {
-		word = atomic_load(&r->tx.dir->word);
-		if ((uint32_t)word != r->tx.tail || lane_word_turns(word) != r->tx.turns)
+		uint64_t word = atomic_load(&r->tx.dir->word);
+
+		if (word & LANE_TAKING) {
+			if (!outwait_taking(r))
+				return false;
+		} else if (word & LANE_TAKEN) {
+			lane_tx_look(&r->tx, 1, &word, &room); /* takes note */
+		} else if (word & LANE_RECALL) {
+			if (!give_back(r, fd))
+				return false;
+		} else if ((word & LANE_PLACE) !=
+			   (r->tx.tail | (uint64_t)r->tx.turns << LANE_TURN_SHIFT)) {
 			return false;
-		lane_tx_leave(&r->tx, word);
+		} else {
+			lane_tx_leave(&r->tx, word);
+		}
 	}
 	return !lane_tx_in_ring(&r->tx);
 }
@@ -339,6 +355,7 @@ static int overflow(struct rec *r, int fd, bool block)
 		return sleep_for_room(r, fd);
 	/* Told that it is writable, by the kernel: then it is. Otherwise waiting in poll() comes first. */
 	if (!atomic_exchange_explicit(&r->tx_told, 1, memory_order_relaxed)) {
+		atomic_fetch_add_explicit(&r->tx_refused, 1, memory_order_relaxed);
 		errno = EAGAIN;
 		return -1;
 	}
@@ -403,7 +420,12 @@ size_t stream_unsent(struct rec *r)
 
 bool stream_writable(struct rec *r)
 {
-	return lane_tx_in_ring(&r->tx) && has_room(r);
+	uint32_t head = atomic_load_explicit(&r->tx.dir->head, memory_order_acquire);
+
+	return lane_tx_in_ring(&r->tx) && r->tx.tail - head <= LANE_RING / 2 &&
+	       !(atomic_load_explicit(&r->tx.dir->word, memory_order_relaxed) &
+		 (LANE_GONE | LANE_RECALL | LANE_TAKING)) &&
+	       !sock_flag(r, NO_RING);
 }
 
 void stream_told_writable(struct rec *r)

@@ -16,6 +16,7 @@
 #include "sockets/real.h"
 #include "sockets/sock.h"
 #include "sockets/stream.h"
+#include "sockets/stream_priv.h"
 
 /* Requests and replies before a lane is looked for: those that carry one never pay. */
 #define TURNS_ENOUGH 2
@@ -55,6 +56,12 @@ static bool kernel_positions(int fd, uint32_t role, uint64_t *sent, uint64_t *re
 	return false;
 }
 
+/* States are left by whoever decided on them, and PLAIN never. */
+static bool change(struct rec *r, uint32_t from, uint32_t to)
+{
+	return atomic_compare_exchange_strong(&r->state, &from, to);
+}
+
 /* --- onto the lane */
 
 static void set_up(struct rec *r, int fd, uint64_t sent, uint64_t received)
@@ -71,7 +78,7 @@ static void set_up(struct rec *r, int fd, uint64_t sent, uint64_t received)
 	r->looked_at = 0;
 }
 
-static void want_nodelay(struct rec *r, int fd)
+static void prepare_carrier(struct rec *r, int fd)
 {
 	int now = 0, one = 1;
 	socklen_t size = sizeof(now);
@@ -95,20 +102,20 @@ static void attach(struct rec *r, int fd)
 		rec_lock_give(&r->tx_lock);
 		return;
 	}
-	if (atomic_load(&r->state) != REC_AGREED)
+	if (!change(r, REC_AGREED,
+		    REC_LANE)) /* sequentially consistent, like the reading of busy */
 		goto out;
-	atomic_store(&r->state, REC_LANE); /* sequentially consistent, like the reading of busy */
 	if (atomic_load(&r->busy) == 0 && !sock_flag(r, REC_SHUT_WR | REC_SHUT_RD)) {
 		ok = kernel_positions(fd, r->role, &sent, &received);
 		if (ok) {
 			set_up(r, fd, sent, received);
-			want_nodelay(r, fd);
+			prepare_carrier(r, fd);
 			lane_rx_attach(&r->rx);
 			atomic_fetch_add(&r->home->lanes, 1);
 		}
 	}
 	if (!ok)
-		atomic_store(&r->state, REC_AGREED);
+		change(r, REC_LANE, REC_AGREED);
 out:
 	rec_lock_give(&r->rx_lock);
 	rec_lock_give(&r->tx_lock);
@@ -151,8 +158,11 @@ static bool rules_allow(const struct rec *r)
 
 static void give_up(struct rec *r, enum why why)
 {
+	uint32_t state = atomic_load(&r->state);
+
 	atomic_store_explicit(&r->why, why, memory_order_relaxed);
-	atomic_store_explicit(&r->state, REC_PLAIN, memory_order_release);
+	if (state == REC_YOUNG || state == REC_POSTED)
+		change(r, state, REC_PLAIN);
 }
 
 /* The peer did not come. It may yet: another process may have the connection by then. So a connection that
@@ -164,20 +174,23 @@ static void no_peer(struct rec *r)
 	r->goal = r->goal < BYTES_AGAIN ? BYTES_AGAIN : r->goal * 16;
 	r->checks = 0;
 	atomic_store_explicit(&r->why, WHY_PEER, memory_order_relaxed);
-	atomic_store_explicit(&r->state, REC_YOUNG, memory_order_release);
+	change(r, REC_POSTED, REC_YOUNG);
 }
 
-static void apply(struct rec *r, int fd, enum meet_result result, enum why why)
+static void apply(struct rec *r, int fd, uint32_t from, enum meet_result result, enum why why)
 {
 	switch (result) {
 	case MEET_LANE:
 		/* Both ends have the library and will use it: from here on octets count. */
 		if (!(atomic_fetch_or(&r->flags, REC_ELIGIBLE) & REC_ELIGIBLE))
 			atomic_fetch_add(&r->home->eligible, 1);
-		atomic_store(&r->state, REC_AGREED);
-		attach(r, fd);
+		if (change(r, from, REC_AGREED))
+			attach(r, fd);
 		break;
-	case MEET_POSTED: atomic_store(&r->state, REC_POSTED); break;
+	case MEET_POSTED:
+		if (from != REC_POSTED && !change(r, from, REC_POSTED))
+			meet_withdraw(r);
+		break;
 	case MEET_NEVER: give_up(r, why); break;
 	case MEET_NOTHING: break;
 	}
@@ -201,7 +214,7 @@ static void look_for_peer(struct rec *r, int fd)
 		return no_peer(r);
 	if (!process_is_self())
 		return;
-	apply(r, fd, meet_peer(r, &why), why);
+	apply(r, fd, REC_YOUNG, meet_peer(r, &why), why);
 	if (atomic_load(&r->state) == REC_POSTED) {
 		r->checks = 0;
 		r->check_at = 2 * (r->young_tx + r->young_rx);
@@ -224,7 +237,7 @@ static void look_at_offer(struct rec *r, int fd, bool turned)
 		meet_withdraw(r);
 		return no_peer(r);
 	}
-	apply(r, fd, result, why);
+	apply(r, fd, REC_POSTED, result, why);
 }
 
 static bool is_old_enough(const struct rec *r)
@@ -242,6 +255,8 @@ static void grow_up(struct rec *r, int fd, bool turned)
 
 	if (inside || settings.sealed)
 		return; /* in a signal handler; or every system call could be the last */
+	if (atomic_exchange(&r->growing, 1))
+		return; /* another thread sees to it */
 	inside = true;
 	switch (atomic_load(&r->state)) {
 	case REC_YOUNG:
@@ -252,6 +267,7 @@ static void grow_up(struct rec *r, int fd, bool turned)
 	case REC_AGREED: attach(r, fd); break;
 	}
 	inside = false;
+	atomic_store(&r->growing, 0);
 	errno = saved;
 }
 
