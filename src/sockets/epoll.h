@@ -26,6 +26,8 @@ int epoll_control(struct epoll_set *s, int ep, int op, int fd, struct epoll_even
 /* timeout_ns < 0: for ever. `mask` NULL: leave signals alone. */
 int epoll_wait_for(struct epoll_set *s, int ep, struct epoll_event *events, int max,
 		   int64_t timeout_ns, const __sigset_t *mask);
+/* Is a lane in the set readable? For sets that are waited for themselves. */
+bool epoll_lanes_ready(struct epoll_set *s);
 /* Close or replacement of any descriptor: a set or a member. */
 void epoll_closing(int fd);
 void epoll_duplicated(int from, int to);

@@ -39,6 +39,7 @@ struct epoll_set {
 	uint32_t refs; /* descriptors */
 	uint32_t call; /* counts waits */
 	uint32_t seen_lanes;
+	uint32_t seen_refusals;
 	uint32_t turn; /* where the next look begins, for fairness */
 	uint32_t spin;
 	uint64_t looked;               /* when the kernel's set was last asked */

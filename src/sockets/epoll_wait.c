@@ -46,6 +46,22 @@ static bool was_refused(const struct member *m)
 	return atomic_load_explicit(&m->rec->tx_refused, memory_order_relaxed) != m->told_refused;
 }
 
+/* A refusal makes room an edge again, also for members that are not looked at otherwise. */
+static void find_refused(struct epoll_set *s)
+{
+	uint32_t now = atomic_load_explicit(&stream_refusals, memory_order_relaxed);
+
+	if (now == s->seen_refusals)
+		return;
+	s->seen_refusals = now;
+	for (uint32_t i = 0; i < s->used; i++) {
+		struct member *m = &s->member[i];
+
+		if (m->rec && m->laned && (m->wish.events & EPOLLET) && was_refused(m))
+			epoll_heat(s, m);
+	}
+}
+
 static uint32_t lane_events(const struct epoll_set *s, struct member *m)
 {
 	uint32_t ready = 0;
@@ -54,8 +70,7 @@ static uint32_t lane_events(const struct epoll_set *s, struct member *m)
 		ready |= m->wish.events & IN;
 	if ((m->wish.events & OUT) && (stream_writable(m->rec) || (s->no_room && was_refused(m)))) {
 		ready |= m->wish.events & OUT;
-		if (!stream_writable(m->rec))
-			stream_told_writable(m->rec);
+		stream_told_writable(m->rec);
 	}
 	return ready;
 }
@@ -144,7 +159,8 @@ static void add_lane(struct epoll_set *s, struct member *m, struct epoll_event *
 	uint64_t seen = lane_rx_seen(&m->rec->rx);
 
 	event->events |= lane_events(s, m);
-	m->call = s->call;
+	if (event->events)
+		m->call = s->call;
 	if (!(event->events & IN))
 		return;
 	m->told = seen;
@@ -173,7 +189,7 @@ static struct member *by_data(struct epoll_set *s, uint64_t data)
 }
 
 /* An event from the kernel: whose is it, and does the program still want it? */
-static bool filter(struct epoll_set *s, struct epoll_event *event)
+static bool filter(struct epoll_set *s, struct epoll_event *event, bool last)
 {
 	struct member *m = by_data(s, event->data.u64);
 
@@ -181,6 +197,10 @@ static bool filter(struct epoll_set *s, struct epoll_event *event)
 		return true;
 	if (m->laned)
 		epoll_heat(s, m);
+	/* For a full ring there is room on the carrier; but that is the last resort. Level only: an edge comes once. */
+	if (!last && (event->events & OUT) && !(m->wish.events & EPOLLET) && m->laned &&
+	    stream_is_full(m->rec))
+		event->events &= ~(uint32_t)OUT;
 	if (event->events & OUT)
 		stream_told_writable(m->rec);
 	if (m->gone || m->disarmed)
@@ -213,7 +233,7 @@ static int ask_kernel(int ep, struct epoll_event *events, int max, int64_t ns, c
 
 /* With the lock; gives it up while it sleeps. */
 static int from_kernel(struct epoll_set *s, int ep, struct epoll_event *events, int max, int64_t ns,
-		       const sigset_t *mask)
+		       const sigset_t *mask, bool last)
 {
 	int n, kept = 0, saved;
 
@@ -229,7 +249,7 @@ static int from_kernel(struct epoll_set *s, int ep, struct epoll_event *events, 
 		s->sleepers--;
 	}
 	for (int i = 0; i < n; i++)
-		if (filter(s, &events[i]))
+		if (filter(s, &events[i], ns != 0 || last))
 			events[kept++] = events[i];
 	/* Nothing but stale events, and as many as fit: others may wait behind them. */
 	if (n == max && kept == 0)
@@ -348,7 +368,7 @@ static int sleep_in_kernel(struct epoll_set *s, int ep, struct epoll_event *even
 
 	if (timeout == 0) {
 		epoll_reconcile(s, ep);
-		return from_kernel(s, ep, events, max, 0, mask);
+		return from_kernel(s, ep, events, max, 0, mask, true);
 	}
 	if (!arm_all(s, &unread))
 		return 0;
@@ -358,7 +378,7 @@ static int sleep_in_kernel(struct epoll_set *s, int ep, struct epoll_event *even
 		int64_t slice = unread && (left < 0 || left > SLICE_NS) ? SLICE_NS : left;
 		uint64_t before = clock_now();
 
-		n = from_kernel(s, ep, events, max, slice, mask);
+		n = from_kernel(s, ep, events, max, slice, mask, true);
 		wait_slept(&s->spin, clock_now() - before);
 		if (n != 0 || slice == left || s->hots > 0 || s->dirty > 0)
 			return n;
@@ -369,6 +389,21 @@ static int sleep_in_kernel(struct epoll_set *s, int ep, struct epoll_event *even
 static bool kernel_is_due(const struct epoll_set *s)
 {
 	return clock_now() - s->looked > LOOK_NS;
+}
+
+bool epoll_lanes_ready(struct epoll_set *s)
+{
+	bool ready = false;
+
+	lock_take(&s->lock);
+	for (uint32_t i = 0; i < s->used && !ready; i++) {
+		struct member *m = &s->member[i];
+
+		ready = m->rec && !m->gone && !m->disarmed && (m->wish.events & IN) &&
+			sock_has_lane(m->rec) && stream_readable(m->rec);
+	}
+	lock_give(&s->lock);
+	return ready;
 }
 
 int epoll_wait_for(struct epoll_set *s, int ep, struct epoll_event *events, int max,
@@ -382,10 +417,11 @@ int epoll_wait_for(struct epoll_set *s, int ep, struct epoll_event *events, int 
 	s->no_room = false;
 	for (;;) {
 		find_lanes(s);
+		find_refused(s);
 		n = 0;
 		if (s->hots > 0) {
 			if (kernel_is_due(s))
-				n = from_kernel(s, ep, events, max, 0, mask);
+				n = from_kernel(s, ep, events, max, 0, mask, false);
 			if (n >= 0)
 				n = look_at_lanes(s, events, n, max);
 			if (n == 0 && timeout != 0 &&

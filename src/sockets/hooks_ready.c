@@ -71,20 +71,31 @@ static bool any_ready(void *arg)
 	return false;
 }
 
-/* Lane readiness on top of what the kernel said. Returns how many are ready in all. */
-static int merge(struct round *w)
+/*
+ * Lane readiness on top of what the kernel said. Returns how many are ready in all. For a full ring the kernel has
+ * room, on the carrier; that is the last resort, when nothing else is ready.
+ */
+static int merge(struct round *w, bool last)
 {
 	int ready = 0;
 
 	for (size_t i = 0; i < w->lanes; i++) {
 		struct pollfd *p = &w->fds[w->at[i]];
 
+		if (!last && (p->revents & OUT) && stream_is_full(w->lane[i]))
+			p->revents &= (short)~OUT;
+		p->revents |= (short)lane_revents(w->lane[i], p->events);
 		if (p->revents & OUT)
 			stream_told_writable(w->lane[i]);
-		p->revents |= (short)lane_revents(w->lane[i], p->events);
 	}
-	for (nfds_t i = 0; i < w->n; i++)
+	for (nfds_t i = 0; i < w->n; i++) {
+		struct epoll_set *set = epoll_of(w->fds[i].fd);
+
+		/* A set inside has no new lanes; but one that could not step down may still hold octets. */
+		if (set && (w->fds[i].events & IN) && epoll_lanes_ready(set))
+			w->fds[i].revents |= (short)(w->fds[i].events & IN);
 		ready += w->fds[i].revents != 0;
+	}
 	return ready;
 }
 
@@ -188,11 +199,31 @@ static void leave_rest_to_kernel(struct round *w)
 }
 
 /* What the kernel says, and what it cannot know. */
-static int ask_both(struct round *w, const struct kernel_poll *k)
+static int ask_both(struct round *w, const struct kernel_poll *k, bool last)
 {
 	int n = poll_kernel(w, k, 0);
 
-	return n >= 0 ? merge(w) : n;
+	return n >= 0 ? merge(w, last) : n;
+}
+
+/* Everything short of sleeping. */
+static int poll_awake(struct round *w, const struct kernel_poll *k)
+{
+	int n;
+
+	if (k->timeout != 0)
+		wait_ladder(any_ready, w, peers_cpu(w), &w->lane[0]->spin, settings.spin_ns);
+	n = ask_both(w, k, false);
+	if (n == 0 && k->timeout == 0)
+		n = ask_both(w, k, true);
+	/* One writer that only wants room can be woken by the reader itself. */
+	if (n == 0 && w->n == 1 && !(w->fds[0].events & IN) && !k->masked &&
+	    stream_is_full(w->lane[0])) {
+		if (stream_await_room(w->lane[0], k->timeout) != 0)
+			return -1;
+		n = merge(w, false);
+	}
+	return n;
 }
 
 static int poll_for(struct pollfd *fds, nfds_t count, const struct kernel_poll *k)
@@ -203,19 +234,20 @@ static int poll_for(struct pollfd *fds, nfds_t count, const struct kernel_poll *
 	int n = 0;
 
 	find_lanes(&w);
-	if (w.lanes == 0)
-		return poll_kernel(&w, k, k->timeout);
+	if (w.lanes == 0) {
+		n = poll_kernel(&w, k, 0);
+		if (n >= 0)
+			n = merge(&w, true);
+		return n != 0 || k->timeout == 0 ? n : poll_kernel(&w, k, k->timeout);
+	}
 	leave_rest_to_kernel(&w);
 	while (n == 0 && again) {
-		if (k->timeout != 0)
-			wait_ladder(any_ready, &w, peers_cpu(&w), &w.lane[0]->spin,
-				    settings.spin_ns);
-		n = ask_both(&w, k);
+		n = poll_awake(&w, k);
 		if (n != 0 || k->timeout == 0)
 			break;
 		n = poll_sleep(&w, k, start, &again);
 		if (n >= 0)
-			n = merge(&w);
+			n = merge(&w, true);
 		if (k->timeout > 0 && clock_now() - start >= (uint64_t)k->timeout)
 			break;
 	}

@@ -228,10 +228,10 @@ int lane_tx_recall(struct lane_tx *tx, struct iovec out[2])
 		atomic_store_explicit(&tx->dir->turn[turns++ % LANE_TURNS], tx->pos - unread,
 				      memory_order_relaxed);
 	do {
-		if ((uint32_t)w != tx->tail || lane_word_turns(w) != tx->turns)
-			return -1;
 		if (!(w & LANE_RECALL) || (w & LANE_TAKING))
 			return -3; /* the receiver has changed its mind, or does it itself */
+		if ((uint32_t)w != tx->tail || lane_word_turns(w) != tx->turns)
+			return -1;
 		new = (w & ~(LANE_PLACE | LANE_RECALL)) | tx->head |
 		      (uint64_t)turns << LANE_TURN_SHIFT;
 	} while (!atomic_compare_exchange_weak_explicit(

@@ -41,6 +41,12 @@ bool stream_readable(struct rec *r);
 bool stream_writable(struct rec *r);
 /* The carrier may have something to tell: octets, room, or the end of the stream. */
 bool stream_ask_kernel(const struct rec *r);
+/* Counts sends that were refused for a full ring, in this process. */
+extern _Atomic uint32_t stream_refusals;
+/* The ring is full, though the carrier may have room. */
+bool stream_is_full(const struct rec *r);
+/* Sleep until it is not, for a while and at most `ns` (< 0: no limit). -1 and EINTR after a signal. */
+int stream_await_room(struct rec *r, int64_t ns);
 /* The program is told that it is writable because the kernel says so. */
 void stream_told_writable(struct rec *r);
 /* May a sleeper rely on the kernel for this one? False: it is readable now. Undo with disarm. For edges: `told` is

@@ -26,7 +26,11 @@
 #define BELL_NS (2 * NSEC_PER_SEC)
 /* A sleep for room looks around this often. */
 #define ROOM_SLICE (10 * 1000 * 1000)
-#define NO_RING    (REC_PEERGONE | REC_SHUT_WR | REC_PINNED)
+/* So long poll() keeps a writer waiting for room before it lets it have the carrier. */
+#define ROOM_PATIENCE (50 * NSEC_PER_MSEC)
+#define NO_RING       (REC_PEERGONE | REC_SHUT_WR | REC_PINNED)
+
+_Atomic uint32_t stream_refusals;
 
 size_t stream_cut(const struct lane_iov *list, size_t n, struct iovec out[STREAM_IOV])
 {
@@ -239,6 +243,13 @@ static bool outwait_inside(struct rec *r, uint64_t word)
 	       wait_ladder(not_inside, r, peer, &budget, budget);
 }
 
+static bool carrier_has_room(int fd)
+{
+	struct pollfd p = { .fd = fd, .events = POLLOUT };
+
+	return real(poll)(&p, 1, 0) > 0;
+}
+
 /* One step; 0: the ring is full. */
 static ssize_t put(struct rec *r, int fd, struct lane_iov *from, size_t want, int flags)
 {
@@ -268,6 +279,12 @@ static ssize_t put(struct rec *r, int fd, struct lane_iov *from, size_t want, in
 		case LANE_BELL:
 			if (sock_flag(r, NO_RING))
 				return put_carrier(r, fd, from, want, flags);
+			/* The carrier may be full: then the kernel must say so, before anything is promised. */
+			if (!carrier_has_room(fd)) {
+				if (!stream_leave(r, fd))
+					goto broken;
+				return put_carrier(r, fd, from, want, flags);
+			}
 			n = put_ring(r, fd, from, min_size(room + 1, want), word, true, flags);
 			if (n != 0)
 				return n;
@@ -356,6 +373,7 @@ static int overflow(struct rec *r, int fd, bool block)
 	/* Told that it is writable, by the kernel: then it is. Otherwise waiting in poll() comes first. */
 	if (!atomic_exchange_explicit(&r->tx_told, 1, memory_order_relaxed)) {
 		atomic_fetch_add_explicit(&r->tx_refused, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(&stream_refusals, 1, memory_order_relaxed);
 		errno = EAGAIN;
 		return -1;
 	}
@@ -409,6 +427,34 @@ ssize_t stream_send(struct rec *r, int fd, const struct iovec *iov, size_t count
 	}
 	rec_lock_give(&r->tx_lock);
 	return n;
+}
+
+bool stream_is_full(const struct rec *r)
+{
+	return sock_has_lane(r) && lane_tx_in_ring(&r->tx) && !has_room((void *)r) &&
+	       !sock_flag(r, NO_RING);
+}
+
+int stream_await_room(struct rec *r, int64_t ns)
+{
+	uint64_t start = clock_now();
+	struct timespec slice = { .tv_nsec = ROOM_SLICE };
+
+	if (ns >= 0 && ns < ROOM_SLICE)
+		slice.tv_nsec = (long)ns;
+	while (stream_is_full(r) && clock_now() - start < ROOM_PATIENCE &&
+	       (ns < 0 || clock_now() - start < (uint64_t)ns)) {
+		uint32_t head = atomic_load(&r->tx.dir->head);
+
+		atomic_store(&r->tx.dir->tx_sleeps, 1);
+		if (!stream_is_full(r))
+			break;
+		if (real(syscall)(SYS_futex, &r->tx.dir->head, FUTEX_WAIT, head, &slice, NULL, 0) !=
+			    0 &&
+		    errno == EINTR)
+			return -1;
+	}
+	return 0;
 }
 
 size_t stream_unsent(struct rec *r)
