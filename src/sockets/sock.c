@@ -100,7 +100,7 @@ static struct rec *new_record(struct home *h)
 		struct rec *r = &h->rec[n];
 		uint32_t free = REC_FREE;
 
-		if (n >= 4096 && n > 2 * atomic_load(&h->used) + 4096) {
+		if (n > 2 * atomic_load(&h->used) + 16) {
 			atomic_store(&next, 0);
 			continue;
 		}

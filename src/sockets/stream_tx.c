@@ -250,44 +250,37 @@ static bool carrier_has_room(int fd)
 	return real(poll)(&p, 1, 0) > 0;
 }
 
+/* Into the ring, with a bell if the receiver sleeps. 0: look again; -2: the carrier must do it. */
+static ssize_t put_lane(struct rec *r, int fd, struct lane_iov *from, size_t n, uint64_t word,
+			bool bell, int flags)
+{
+	if (sock_flag(r, NO_RING))
+		return -2;
+	/* The carrier may be full: then the kernel must say so, before anything is promised. */
+	if (bell && !carrier_has_room(fd))
+		return -2;
+	return put_ring(r, fd, from, n, word, bell, flags);
+}
+
 /* One step; 0: the ring is full. */
 static ssize_t put(struct rec *r, int fd, struct lane_iov *from, size_t want, int flags)
 {
 	for (int tries = 0; tries < STREAM_TRIES; tries++) {
 		uint64_t word;
 		size_t room = 0;
-		ssize_t n;
+		ssize_t n = 0;
 
-		if (sock_flag(r, NO_RING) && lane_tx_in_ring(&r->tx) && !stream_leave(r, fd))
-			break;
 		switch (lane_tx_look(&r->tx, want, &word, &room)) {
 		case LANE_CARRIER:
 			if (tries == 0 && !sock_flag(r, NO_RING) && outwait_inside(r, word))
 				break;
 			return put_carrier(r, fd, from, want, flags);
-		case LANE_LEAVE:
-			if (!stream_leave(r, fd))
-				goto broken;
-			break;
+		case LANE_LEAVE: n = -2; break;
 		case LANE_RING_OK:
-			if (sock_flag(r, NO_RING))
-				return put_carrier(r, fd, from, want, flags);
-			n = put_ring(r, fd, from, min_size(room, want), word, false, flags);
-			if (n != 0)
-				return n;
+			n = put_lane(r, fd, from, min_size(room, want), word, false, flags);
 			break;
 		case LANE_BELL:
-			if (sock_flag(r, NO_RING))
-				return put_carrier(r, fd, from, want, flags);
-			/* The carrier may be full: then the kernel must say so, before anything is promised. */
-			if (!carrier_has_room(fd)) {
-				if (!stream_leave(r, fd))
-					goto broken;
-				return put_carrier(r, fd, from, want, flags);
-			}
-			n = put_ring(r, fd, from, min_size(room + 1, want), word, true, flags);
-			if (n != 0)
-				return n;
+			n = put_lane(r, fd, from, min_size(room + 1, want), word, true, flags);
 			break;
 		case LANE_FULL: return 0;
 		case LANE_HELD:
@@ -296,6 +289,12 @@ static ssize_t put(struct rec *r, int fd, struct lane_iov *from, size_t want, in
 			break;
 		case LANE_BROKEN: goto broken;
 		}
+		if (n == -2 && !stream_leave(r, fd))
+			goto broken;
+		if (n == -2)
+			return put_carrier(r, fd, from, want, flags);
+		if (n != 0)
+			return n;
 	}
 broken:
 	stream_break(r, fd);

@@ -1,0 +1,535 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Two ends of a real connection over loopback find each other, and nobody else does. As a user that
+ * does not exist (see board_test.c), so it needs root.
+ */
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/util.h"
+#include "sockets/arena.h"
+#include "sockets/board.h"
+#include "sockets/meet.h"
+#include "sockets/process.h"
+
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+static uid_t user;
+static struct rec near, far;
+static int near_fd, far_fd;
+static enum why why;
+
+/* --- a connection */
+
+static void map_address(struct sockaddr_in6 *out, const struct sockaddr_in *in)
+{
+	memset(out, 0, sizeof(*out));
+	out->sin6_family = AF_INET6;
+	out->sin6_port = in->sin_port;
+	out->sin6_addr.s6_addr[10] = out->sin6_addr.s6_addr[11] = 0xff;
+	memcpy(out->sin6_addr.s6_addr + 12, &in->sin_addr, 4);
+}
+
+static void describe(struct rec *r, int fd, uint32_t role)
+{
+	struct sockaddr_in a;
+	socklen_t size = sizeof(a);
+
+	memset(r, 0, sizeof(*r));
+	assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &size), 0);
+	map_address(&r->self, &a);
+	assert_int_equal(getpeername(fd, (struct sockaddr *)&a, &size), 0);
+	map_address(&r->peer, &a);
+	size = sizeof(r->cookie);
+	assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_COOKIE, &r->cookie, &size), 0);
+	r->role = role;
+}
+
+static void connect_both(void)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+	socklen_t size = sizeof(a);
+	int l = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	assert_int_equal(bind(l, (struct sockaddr *)&a, sizeof(a)), 0);
+	assert_int_equal(listen(l, 1), 0);
+	assert_int_equal(getsockname(l, (struct sockaddr *)&a, &size), 0);
+	near_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	assert_int_equal(connect(near_fd, (struct sockaddr *)&a, sizeof(a)), 0);
+	far_fd = accept4(l, NULL, NULL, SOCK_CLOEXEC);
+	assert_true(far_fd >= 0);
+	close(l);
+	describe(&near, near_fd, ROLE_ACTIVE);
+	describe(&far, far_fd, ROLE_PASSIVE);
+}
+
+static void remove_board(void)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/dev/shm/flue.%u", user);
+	unlink(path);
+}
+
+static int begin(void **st)
+{
+	if (geteuid() != 0)
+		return 0;
+	settings.max_lanes = 1000;
+	user = 3100000000u + (uid_t)getpid() % 100000000u;
+	if (seteuid(user) != 0)
+		return -1;
+	connect_both();
+	return 0;
+}
+
+static int end(void **st)
+{
+	if (geteuid() != user)
+		return 0;
+	close(near_fd);
+	close(far_fd);
+	process_drop(OUR_BOARD);
+	if (seteuid(0) != 0)
+		return -1;
+	remove_board();
+	return 0;
+}
+
+#define NEED_ROOT()                    \
+	do {                           \
+		if (geteuid() != user) \
+			skip();        \
+	} while (0)
+
+static int open_fds(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	int n = 0;
+
+	assert_non_null(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+static void post(struct rec *r)
+{
+	assert_int_equal(meet_peer(r, &why), MEET_POSTED);
+	assert_int_equal(meet_check(r, &why), MEET_POSTED);
+}
+
+static struct board_slot slot_of(const struct rec *r)
+{
+	struct board_slot slot;
+
+	assert_true(board_read(r->slot, &slot));
+	return slot;
+}
+
+/* --- finding */
+
+static void check_shared(void)
+{
+	struct arena_shared *a = arena_memory(near.arena), *b = arena_memory(far.arena);
+
+	assert_ptr_not_equal(a, b);
+	assert_int_equal(near.lane, far.lane);
+	a->ring[near.lane][0][5] = 77;
+	assert_int_equal(b->ring[near.lane][0][5], 77);
+	b->ring[near.lane][1][9] = 78;
+	assert_int_equal(a->ring[near.lane][1][9], 78);
+}
+
+static void ends_meet_when_both_are_in_one_process(void **st)
+{
+	NEED_ROOT();
+	post(&near);
+	assert_int_equal(meet_peer(&far, &why), MEET_LANE);
+	assert_int_equal(meet_check(&near, &why), MEET_LANE);
+	assert_int_equal(far.side, 0);
+	assert_int_equal(near.side, 1);
+	assert_int_equal(far.peer_cookie, near.cookie);
+	assert_int_equal(near.peer_cookie, far.cookie);
+	check_shared();
+	assert_int_equal(slot_of(&near).state, BOARD_EMPTY);
+}
+
+/* The child leaves an offer; 0 when it gets a lane and finds there what the parent wrote. */
+static void be_far(int to, int from)
+{
+	char octet;
+
+	process_drop(OUR_BOARD);
+	process_drop(OUR_MAILBOX);
+	meet_forked();
+	if (meet_peer(&far, &why) != MEET_POSTED)
+		_exit(1);
+	if (write(to, "p", 1) != 1 || read(from, &octet, 1) != 1)
+		_exit(2);
+	if (meet_check(&far, &why) != MEET_LANE)
+		_exit(3);
+	_exit(arena_memory(far.arena)->ring[far.lane][0][3] == 99 && far.side == 1 ? 0 : 4);
+}
+
+static void ends_meet_when_they_are_in_two_processes(void **st)
+{
+	int there[2], back[2], status = -1;
+	char octet;
+	pid_t pid;
+
+	NEED_ROOT();
+	assert_int_equal(pipe2(there, O_CLOEXEC) | pipe2(back, O_CLOEXEC), 0);
+	pid = fork();
+	if (pid == 0)
+		be_far(there[1], back[0]);
+	assert_int_equal(read(there[0], &octet, 1), 1);
+	assert_int_equal(meet_peer(&near, &why), MEET_LANE);
+	arena_memory(near.arena)->ring[near.lane][0][3] = 99;
+	assert_int_equal(write(back[1], "g", 1), 1);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(WEXITSTATUS(status), 0);
+	for (int i = 0; i < 2; i++) {
+		close(there[i]);
+		close(back[i]);
+	}
+}
+
+static void ends_agree_on_roles_when_one_knows(void **st)
+{
+	NEED_ROOT();
+	near.role = ROLE_UNKNOWN;
+	post(&near);
+	assert_int_equal(meet_peer(&far, &why), MEET_LANE);
+	assert_int_equal(meet_check(&near, &why), MEET_LANE);
+	assert_int_equal(near.role, ROLE_ACTIVE);
+	end(st);
+	begin(st);
+	far.role = ROLE_UNKNOWN;
+	post(&near);
+	assert_int_equal(meet_peer(&far, &why), MEET_LANE);
+	assert_int_equal(far.role, ROLE_PASSIVE);
+	end(st);
+	begin(st);
+	near.role = far.role = ROLE_UNKNOWN;
+	post(&near);
+	assert_int_equal(meet_peer(&far, &why), MEET_NEVER);
+	assert_int_equal(why, WHY_ROLE);
+}
+
+static void offer_is_gone_when_it_is_withdrawn(void **st)
+{
+	NEED_ROOT();
+	post(&near);
+	meet_withdraw(&near);
+	assert_int_equal(slot_of(&near).state, BOARD_EMPTY);
+	assert_int_equal(meet_check(&near, &why), MEET_NEVER);
+	assert_int_equal(meet_peer(&far, &why), MEET_POSTED);
+}
+
+static void offer_is_refused_when_kernel_knows_another_socket(void **st)
+{
+	struct board_slot slot;
+
+	NEED_ROOT();
+	post(&near);
+	slot = slot_of(&near);
+	slot.cookie += 1000000;
+	assert_true(board_write(near.slot, &slot));
+	/* Away with it, and our own instead. */
+	assert_int_equal(meet_peer(&far, &why), MEET_POSTED);
+	assert_int_not_equal(slot_of(&far).cookie, slot.cookie);
+	assert_int_equal(slot_of(&far).cookie, far.cookie);
+}
+
+static void offer_is_refused_when_socket_is_another_users(void **st)
+{
+	NEED_ROOT();
+	/* The connection is made by somebody else, who writes onto our board (as root could). */
+	close(near_fd);
+	close(far_fd);
+	assert_int_equal(seteuid(0), 0);
+	connect_both();
+	assert_int_equal(seteuid(user), 0);
+	post(&near);
+	assert_int_not_equal(meet_peer(&far, &why), MEET_LANE);
+}
+
+static void offer_is_refused_when_mailbox_is_not_of_its_process(void **st)
+{
+	struct board_slot slot;
+
+	NEED_ROOT();
+	post(&near);
+	slot = slot_of(&near);
+	slot.pid = (uint32_t)getppid();
+	assert_true(board_write(near.slot, &slot));
+	assert_int_not_equal(meet_peer(&far, &why), MEET_LANE);
+	slot.pid = (uint32_t)getpid();
+	memset(slot.mailbox, 0xff, sizeof(slot.mailbox));
+	assert_true(board_write(near.slot, &slot));
+	assert_int_not_equal(meet_peer(&far, &why), MEET_LANE);
+}
+
+static void claim_is_refused_when_it_is_forged(void **st)
+{
+	struct board_slot good, slot;
+
+	NEED_ROOT();
+	for (int i = 0; i < 5; i++) {
+		post(&near);
+		assert_int_equal(meet_peer(&far, &why), MEET_LANE);
+		good = slot = slot_of(&near);
+		assert_int_equal(slot.state, BOARD_CLAIMED);
+		switch (i) {
+		case 0: slot.lane = ARENA_LANES; break;
+		case 1: slot.lane = (slot.lane + 1) % ARENA_LANES; break;
+		case 2: slot.claimer += 1000000; break;
+		case 3: slot.arena ^= 1; break;
+		case 4: slot.role = near.role; break;
+		}
+		assert_true(board_write(near.slot, &slot));
+		assert_int_equal(meet_check(&near, &why), MEET_NEVER);
+		assert_null(near.arena);
+		end(st);
+		begin(st);
+	}
+	(void)good;
+}
+
+static void lane_is_refused_when_it_is_named_twice(void **st)
+{
+	struct board_slot slot;
+
+	NEED_ROOT();
+	post(&near);
+	assert_int_equal(meet_peer(&far, &why), MEET_LANE);
+	slot = slot_of(&near);
+	assert_int_equal(meet_check(&near, &why), MEET_LANE);
+	assert_true(board_write(near.slot, &slot));
+	assert_int_equal(meet_check(&near, &why), MEET_NEVER);
+}
+
+/* --- the board */
+
+static void offer_waits_when_bucket_is_full_of_the_living(void **st)
+{
+	struct board_slot slot;
+	uint32_t first;
+
+	NEED_ROOT();
+	post(&near);
+	slot = slot_of(&near);
+	first = near.slot - near.slot % BOARD_BUCKET;
+	slot.self_port ^= 1;
+	for (uint32_t i = 0; i < BOARD_BUCKET; i++)
+		assert_true(board_write(first + i, &slot));
+	assert_int_equal(meet_peer(&far, &why), MEET_NOTHING);
+	/* One of them dies. */
+	slot.pid = 0x7ffffff0;
+	assert_true(board_write(first + 9, &slot));
+	assert_int_equal(meet_peer(&far, &why), MEET_POSTED);
+	assert_int_equal(far.slot, first + 9);
+}
+
+static void nothing_happens_when_board_is_full_of_nonsense(void **st)
+{
+	static uint8_t junk[BOARD_BUCKETS * BOARD_BUCKET * sizeof(struct board_slot)];
+	unsigned seed = 1;
+	int before;
+
+	NEED_ROOT();
+	post(&near);
+	before = open_fds();
+	for (int round = 0; round < 100; round++) {
+		struct board_slot slot = slot_of(&near);
+		enum meet_result result;
+
+		for (size_t i = 0; i < sizeof(junk); i++)
+			junk[i] = (uint8_t)(rand_r(&seed) >> 7);
+		assert_int_equal(pwrite(board_fd(), junk, sizeof(junk), 0), sizeof(junk));
+		/* Nearly right: who it is from is true, the rest is not. */
+		memcpy((uint8_t *)&slot + round % 128, junk, 128 - (size_t)round % 128);
+		slot.cookie = near.cookie;
+		slot.pid = (uint32_t)getpid();
+		slot.state = (uint32_t)round % 4;
+		assert_true(board_write(near.slot, &slot));
+		result = meet_check(&near, &why);
+		assert_true(result == MEET_NEVER || result == MEET_POSTED); /* no lane, for sure */
+		result = meet_peer(&far, &why);
+		if (result == MEET_POSTED)
+			meet_withdraw(&far);
+		result = meet_peer(&near, &why);
+		if (result != MEET_POSTED)
+			near.slot = 0;
+	}
+	assert_int_equal(open_fds(), before);
+}
+
+/* --- the mailbox */
+
+static int make_memory(size_t size, int seals, uint64_t magic)
+{
+	uint64_t head[2] = { magic, 0xabcdef };
+	int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	assert_int_equal(ftruncate(fd, (off_t)size), 0);
+	assert_int_equal(pwrite(fd, head, sizeof(head), 0), sizeof(head));
+	if (seals)
+		assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
+	return fd;
+}
+
+/* Put `n` times the descriptor and `octets` octets into the mailbox that the offer names. */
+static void mail(const struct board_slot *slot, int fd, int n, size_t octets)
+{
+	struct sockaddr_un name = { .sun_family = AF_UNIX };
+	size_t length = strnlen((const char *)slot->mailbox + 1, sizeof(slot->mailbox) - 1) + 1;
+	char control[CMSG_SPACE(4 * sizeof(int))] = { 0 };
+	char data[4] = "LLL";
+	struct iovec iov = { data, octets };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+	int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	memcpy(name.sun_path, slot->mailbox, sizeof(slot->mailbox));
+	assert_int_equal(connect(s, (struct sockaddr *)&name,
+				 (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length)),
+			 0);
+	if (n > 0) {
+		struct cmsghdr *c;
+
+		msg.msg_control = control;
+		msg.msg_controllen = CMSG_SPACE((size_t)n * sizeof(int));
+		c = CMSG_FIRSTHDR(&msg);
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN((size_t)n * sizeof(int));
+		for (int i = 0; i < n; i++)
+			memcpy(CMSG_DATA(c) + (size_t)i * sizeof(int), &fd, sizeof(int));
+	}
+	assert_int_equal(sendmsg(s, &msg, MSG_NOSIGNAL), octets);
+	close(s);
+	close(fd);
+}
+
+/* The offer is taken as if memory 0xabcdef had been sent; the mailbox is emptied over it. */
+static void check_refused(void)
+{
+	struct board_slot slot = slot_of(&near);
+	int before;
+
+	slot.state = BOARD_CLAIMED;
+	slot.arena = 0xabcdef;
+	slot.claimer = far.cookie;
+	slot.role = far.role;
+	before = open_fds();
+	assert_true(board_write(near.slot, &slot));
+	assert_int_equal(meet_check(&near, &why), MEET_NEVER);
+	assert_null(arena_by_id(0xabcdef));
+	assert_int_equal(open_fds(), before);
+}
+
+static void mail_is_refused_when_memory_is_not_as_it_should_be(void **st)
+{
+	const size_t size = sizeof(struct arena_shared);
+	const struct {
+		size_t size;
+		int seals;
+		uint64_t magic;
+		int n;
+		size_t octets;
+	} bad[] = {
+		{ size / 2, SEALS, ARENA_MAGIC, 1, 1 },
+		{ size, 0, ARENA_MAGIC, 1, 1 },
+		{ size, SEALS, 1, 1, 1 },
+		{ size + 4096, SEALS, ARENA_MAGIC, 1, 1 },
+		{ size, SEALS, ARENA_MAGIC, 2, 1 },
+		{ size, SEALS, ARENA_MAGIC, 3, 1 },
+		{ size / 2, SEALS, ARENA_MAGIC, 1, 0 },
+		{ size, SEALS, ARENA_MAGIC, 0, 1 },
+		{ size, SEALS, ARENA_MAGIC, 2, 0 },
+	};
+
+	NEED_ROOT();
+	for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+		struct board_slot slot;
+
+		post(&near);
+		slot = slot_of(&near);
+		mail(&slot, make_memory(bad[i].size, bad[i].seals, bad[i].magic), bad[i].n,
+		     bad[i].octets);
+		check_refused();
+	}
+}
+
+static void mail_is_refused_when_it_comes_from_another_user(void **st)
+{
+	NEED_ROOT();
+	for (int n = 0; n < 4; n++) {
+		struct board_slot slot;
+
+		post(&near);
+		slot = slot_of(&near);
+		assert_int_equal(seteuid(0), 0);
+		assert_int_equal(seteuid(user + 1), 0);
+		mail(&slot, make_memory(sizeof(struct arena_shared), SEALS, ARENA_MAGIC), n, n < 3);
+		assert_int_equal(seteuid(0), 0);
+		assert_int_equal(seteuid(user), 0);
+		check_refused();
+	}
+}
+
+static void mail_is_read_when_strangers_wrote_before(void **st)
+{
+	struct board_slot slot;
+
+	NEED_ROOT();
+	post(&near);
+	slot = slot_of(&near);
+	for (int i = 0; i < 20; i++)
+		mail(&slot, make_memory(4096, 0, 0), 1 + i % 2, (size_t)i % 3);
+	assert_int_equal(meet_peer(&far, &why), MEET_LANE);
+	assert_int_equal(meet_check(&near, &why), MEET_LANE);
+	check_shared();
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(ends_meet_when_both_are_in_one_process),
+		TEST(ends_meet_when_they_are_in_two_processes),
+		TEST(ends_agree_on_roles_when_one_knows),
+		TEST(offer_is_gone_when_it_is_withdrawn),
+		TEST(offer_is_refused_when_kernel_knows_another_socket),
+		TEST(offer_is_refused_when_socket_is_another_users),
+		TEST(offer_is_refused_when_mailbox_is_not_of_its_process),
+		TEST(claim_is_refused_when_it_is_forged),
+		TEST(lane_is_refused_when_it_is_named_twice),
+		TEST(offer_waits_when_bucket_is_full_of_the_living),
+		TEST(nothing_happens_when_board_is_full_of_nonsense),
+		TEST(mail_is_refused_when_memory_is_not_as_it_should_be),
+		TEST(mail_is_refused_when_it_comes_from_another_user),
+		TEST(mail_is_read_when_strangers_wrote_before),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
