@@ -57,7 +57,7 @@ static void find_refused(struct epoll_set *s)
 	for (uint32_t i = 0; i < s->used; i++) {
 		struct member *m = &s->member[i];
 
-		if (m->rec && m->laned && (m->wish.events & EPOLLET) && was_refused(m))
+		if (m->rec && m->laned && was_refused(m))
 			epoll_heat(s, m);
 	}
 }
@@ -71,6 +71,9 @@ static uint32_t lane_events(const struct epoll_set *s, struct member *m)
 	if ((m->wish.events & OUT) && (stream_writable(m->rec) || (s->no_room && was_refused(m)))) {
 		ready |= m->wish.events & OUT;
 		stream_told_writable(m->rec);
+		if (!(m->wish.events & EPOLLET))
+			m->told_refused = atomic_load_explicit(&m->rec->tx_refused,
+							       memory_order_relaxed);
 	}
 	return ready;
 }
@@ -406,6 +409,28 @@ bool epoll_lanes_ready(struct epoll_set *s)
 	return ready;
 }
 
+/* A writer whose reader may make room any moment: nap until it does. False: there is none. */
+static bool nap_for_room(struct epoll_set *s, int64_t left, int *result)
+{
+	struct rec *r = NULL;
+
+	for (uint32_t i = 0; i < s->hots && !r; i++) {
+		struct member *m = &s->member[s->hot[i]];
+
+		if (!m->gone && !m->disarmed && (m->wish.events & OUT) && was_refused(m) &&
+		    stream_wants_room(m->rec))
+			r = m->rec;
+	}
+	if (!r)
+		return false;
+	sock_keep(r);
+	lock_give(&s->lock);
+	*result = stream_await_room(r, left);
+	lock_take(&s->lock);
+	sock_release(r);
+	return true;
+}
+
 int epoll_wait_for(struct epoll_set *s, int ep, struct epoll_event *events, int max,
 		   int64_t timeout, const sigset_t *mask)
 {
@@ -428,7 +453,10 @@ int epoll_wait_for(struct epoll_set *s, int ep, struct epoll_event *events, int 
 			    wait_ladder(any_ready, s, peers_cpu(s), &s->spin, settings.spin_ns))
 				n = look_at_lanes(s, events, 0, max);
 		}
-		if (n == 0) {
+		if (n == 0 && timeout != 0 && !mask && s->hots > 0 &&
+		    nap_for_room(s, time_left(timeout, start), &n)) {
+			s->looked = 0; /* the kernel may have something by now */
+		} else if (n == 0) {
 			n = sleep_in_kernel(s, ep, events, max, timeout, start, mask);
 			if (n >= 0)
 				n = look_at_lanes(s, events, n, max);

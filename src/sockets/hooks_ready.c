@@ -216,20 +216,33 @@ static int poll_awake(struct round *w, const struct kernel_poll *k)
 	n = ask_both(w, k, false);
 	if (n == 0 && k->timeout == 0)
 		n = ask_both(w, k, true);
-	/* One writer that only wants room can be woken by the reader itself. */
-	if (n == 0 && w->n == 1 && !(w->fds[0].events & IN) && !k->masked &&
-	    stream_is_full(w->lane[0])) {
-		if (stream_await_room(w->lane[0], k->timeout) != 0)
-			return -1;
-		n = merge(w, false);
-	}
 	return n;
+}
+
+/* A writer whose reader may make room any moment. */
+static struct rec *find_full(struct round *w)
+{
+	for (size_t i = 0; i < w->lanes; i++)
+		if ((w->fds[w->at[i]].events & OUT) && stream_wants_room(w->lane[i]))
+			return w->lane[i];
+	return NULL;
+}
+
+static int64_t time_left(const struct kernel_poll *k, uint64_t start)
+{
+	int64_t left;
+
+	if (k->timeout < 0)
+		return -1;
+	left = k->timeout - (int64_t)(clock_now() - start);
+	return left > 0 ? left : 0;
 }
 
 static int poll_for(struct pollfd *fds, nfds_t count, const struct kernel_poll *k)
 {
 	struct round w = { .fds = fds, .n = count };
 	uint64_t start = clock_now();
+	struct rec *full;
 	bool again = true;
 	int n = 0;
 
@@ -243,13 +256,15 @@ static int poll_for(struct pollfd *fds, nfds_t count, const struct kernel_poll *
 	leave_rest_to_kernel(&w);
 	while (n == 0 && again) {
 		n = poll_awake(&w, k);
-		if (n != 0 || k->timeout == 0)
+		if (n != 0 || time_left(k, start) == 0)
 			break;
-		n = poll_sleep(&w, k, start, &again);
+		full = k->masked ? NULL : find_full(&w);
+		if (full)
+			n = stream_await_room(full, time_left(k, start));
+		else
+			n = poll_sleep(&w, k, start, &again);
 		if (n >= 0)
-			n = merge(&w, true);
-		if (k->timeout > 0 && clock_now() - start >= (uint64_t)k->timeout)
-			break;
+			n = merge(&w, !full);
 	}
 	return n;
 }

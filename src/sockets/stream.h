@@ -45,7 +45,9 @@ bool stream_ask_kernel(const struct rec *r);
 extern _Atomic uint32_t stream_refusals;
 /* The ring is full, though the carrier may have room. */
 bool stream_is_full(const struct rec *r);
-/* Sleep until it is not, for a while and at most `ns` (< 0: no limit). -1 and EINTR after a signal. */
+/* ... and it is worth waiting for the reader. */
+bool stream_wants_room(struct rec *r);
+/* A short sleep that ends when there is room; at most `ns` (< 0: no limit). -1 and EINTR after a signal. */
 int stream_await_room(struct rec *r, int64_t ns);
 /* The program is told that it is writable because the kernel says so. */
 void stream_told_writable(struct rec *r);

@@ -28,7 +28,9 @@
 #define ROOM_SLICE (10 * 1000 * 1000)
 /* So long poll() keeps a writer waiting for room before it lets it have the carrier. */
 #define ROOM_PATIENCE (50 * NSEC_PER_MSEC)
-#define NO_RING       (REC_PEERGONE | REC_SHUT_WR | REC_PINNED)
+/* ... and looks around this often meanwhile. */
+#define ROOM_NAP (1000 * 1000)
+#define NO_RING  (REC_PEERGONE | REC_SHUT_WR | REC_PINNED)
 
 _Atomic uint32_t stream_refusals;
 
@@ -124,6 +126,7 @@ static ssize_t put_ring(struct rec *r, int fd, struct lane_iov *from, size_t n, 
 		return 0;
 	*from = at;
 	atomic_store_explicit(&r->tx_told, 0, memory_order_relaxed);
+	r->full_since = 0;
 	stream_count(&r->sent.lane_bytes, copied);
 	if (bell && ring_bell(r, fd, octet, flags) != 0)
 		return -1;
@@ -434,25 +437,30 @@ bool stream_is_full(const struct rec *r)
 	       !sock_flag(r, NO_RING);
 }
 
+bool stream_wants_room(struct rec *r)
+{
+	if (!stream_is_full(r)) {
+		r->full_since = 0;
+		return false;
+	}
+	if (r->full_since == 0)
+		r->full_since = clock_now();
+	/* A reader that makes none for so long is slow, or gone: the kernel knows better what to do. */
+	return clock_now() - r->full_since < ROOM_PATIENCE;
+}
+
 int stream_await_room(struct rec *r, int64_t ns)
 {
-	uint64_t start = clock_now();
-	struct timespec slice = { .tv_nsec = ROOM_SLICE };
+	struct timespec slice = { .tv_nsec = ROOM_NAP };
+	uint32_t head = atomic_load(&r->tx.dir->head);
 
-	if (ns >= 0 && ns < ROOM_SLICE)
+	if (ns >= 0 && ns < ROOM_NAP)
 		slice.tv_nsec = (long)ns;
-	while (stream_is_full(r) && clock_now() - start < ROOM_PATIENCE &&
-	       (ns < 0 || clock_now() - start < (uint64_t)ns)) {
-		uint32_t head = atomic_load(&r->tx.dir->head);
-
-		atomic_store(&r->tx.dir->tx_sleeps, 1);
-		if (!stream_is_full(r))
-			break;
-		if (real(syscall)(SYS_futex, &r->tx.dir->head, FUTEX_WAIT, head, &slice, NULL, 0) !=
-			    0 &&
-		    errno == EINTR)
-			return -1;
-	}
+	atomic_store(&r->tx.dir->tx_sleeps, 1);
+	if (stream_is_full(r) &&
+	    real(syscall)(SYS_futex, &r->tx.dir->head, FUTEX_WAIT, head, &slice, NULL, 0) != 0 &&
+	    errno == EINTR)
+		return -1;
 	return 0;
 }
 

@@ -26,7 +26,7 @@
 #define BYTES_LAST  (256u << 20)
 /* How often an offer is looked at before the peer counts as plain. */
 #define TURN_CHECKS 4
-#define BYTE_CHECKS 14
+#define BYTE_CHECKS 64
 
 /* --- positions in the stream, from the kernel's counters */
 
@@ -217,11 +217,11 @@ static void look_for_peer(struct rec *r, int fd)
 	apply(r, fd, REC_YOUNG, meet_peer(r, &why), why);
 	if (atomic_load(&r->state) == REC_POSTED) {
 		r->checks = 0;
-		r->check_at = 2 * (r->young_tx + r->young_rx);
+		r->check_at = r->young_tx + r->young_rx + BYTES_ENOUGH;
 	}
 }
 
-/* Our offer stands: is it taken? Asked at every turn, and each time the octets have doubled. */
+/* Our offer stands: is it taken? Asked at every turn, and after every so many octets. */
 static void look_at_offer(struct rec *r, int fd, bool turned)
 {
 	enum why why = WHY_NONE;
@@ -230,7 +230,7 @@ static void look_at_offer(struct rec *r, int fd, bool turned)
 
 	if (!turned && !grown)
 		return;
-	r->check_at = 2 * (r->young_tx + r->young_rx);
+	r->check_at = r->young_tx + r->young_rx + BYTES_ENOUGH;
 	result = meet_check(r, &why);
 	r->checks += turned ? BYTE_CHECKS / TURN_CHECKS + 1 : 1;
 	if (result == MEET_POSTED && r->checks > BYTE_CHECKS + 2) {
