@@ -431,39 +431,46 @@ static bool nap_for_room(struct epoll_set *s, int64_t left, int *result)
 	return true;
 }
 
+/* Lanes, and the kernel if it is due; then the ladder. Sleeps nowhere. */
+static int look_awake(struct epoll_set *s, int ep, struct epoll_event *events, int max, bool wait,
+		      const sigset_t *mask)
+{
+	int n = 0;
+
+	find_lanes(s);
+	find_refused(s);
+	if (s->hots == 0)
+		return 0;
+	if (kernel_is_due(s))
+		n = from_kernel(s, ep, events, max, 0, mask, false);
+	if (n >= 0)
+		n = look_at_lanes(s, events, n, max);
+	if (n == 0 && wait && wait_ladder(any_ready, s, peers_cpu(s), &s->spin, settings.spin_ns))
+		n = look_at_lanes(s, events, 0, max);
+	return n;
+}
+
 int epoll_wait_for(struct epoll_set *s, int ep, struct epoll_event *events, int max,
 		   int64_t timeout, const sigset_t *mask)
 {
 	uint64_t start = timeout > 0 ? clock_now() : 0;
-	int n = 0;
+	int n;
 
 	lock_take(&s->lock);
 	s->call++;
 	s->no_room = false;
-	for (;;) {
-		find_lanes(s);
-		find_refused(s);
-		n = 0;
-		if (s->hots > 0) {
-			if (kernel_is_due(s))
-				n = from_kernel(s, ep, events, max, 0, mask, false);
-			if (n >= 0)
-				n = look_at_lanes(s, events, n, max);
-			if (n == 0 && timeout != 0 &&
-			    wait_ladder(any_ready, s, peers_cpu(s), &s->spin, settings.spin_ns))
-				n = look_at_lanes(s, events, 0, max);
-		}
-		if (n == 0 && timeout != 0 && !mask && s->hots > 0 &&
-		    nap_for_room(s, time_left(timeout, start), &n)) {
-			s->looked = 0; /* the kernel may have something by now */
-		} else if (n == 0) {
-			n = sleep_in_kernel(s, ep, events, max, timeout, start, mask);
-			if (n >= 0)
-				n = look_at_lanes(s, events, n, max);
-		}
-		if (n != 0 || (timeout >= 0 && time_left(timeout, start) == 0))
+	do {
+		n = look_awake(s, ep, events, max, timeout != 0, mask);
+		if (n != 0)
 			break;
-	}
+		if (timeout != 0 && !mask && nap_for_room(s, time_left(timeout, start), &n)) {
+			s->looked = 0; /* the kernel may have something by now */
+			continue;
+		}
+		n = sleep_in_kernel(s, ep, events, max, timeout, start, mask);
+		if (n >= 0)
+			n = look_at_lanes(s, events, n, max);
+	} while (n == 0 && (timeout < 0 || time_left(timeout, start) > 0));
 	lock_give(&s->lock);
 	return n;
 }

@@ -74,7 +74,7 @@ static void load_rules(void)
 	const char *path = getenv("FLUE_RULES");
 	struct policy_error error;
 
-	if (!path && access("/etc/flue/sockets.rules", R_OK) == 0)
+	if (!path && access("/etc/flue/sockets.rules", F_OK) == 0)
 		path = "/etc/flue/sockets.rules";
 	if (policy_load(&settings.policy, path, getenv("FLUE_RULE"), &error) == 0)
 		return;

@@ -244,6 +244,8 @@ static bool is_old_enough(const struct rec *r)
 {
 	if (r->goal > 0)
 		return r->young_tx + r->young_rx >= r->goal;
+	if (sock_flag(r, REC_ASKED))
+		return true;
 	return r->turns >= TURNS_ENOUGH || r->young_tx >= BYTES_ENOUGH ||
 	       r->young_rx >= BYTES_ENOUGH;
 }

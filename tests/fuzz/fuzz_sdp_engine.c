@@ -343,14 +343,29 @@ static void deliver(const uint8_t *wire, size_t len)
 		CHECK(!conn.why || strcmp(conn.why, "unknown message"));
 }
 
-/* A message with numbers that are mostly right, or nothing would get far. */
+/* Mostly such that the message is a legal one, or nothing would get far. */
+static void mend_ext(uint8_t *wire)
+{
+	switch (wire[0]) {
+	case SDP_SUSP_COMM: /* a constant with a port behind it */
+		memset(wire + 16, 0, 7);
+		wire[21] = 1;
+		break;
+	case SDP_MODE_CHANGE: wire[16] &= 0xb0; break;
+	case SDP_SINK_AVAIL:
+		put_be32(wire + 32, wire[35] & 1 ? 0 : conn.halves.out.pnd);
+		/* fall through */
+	case SDP_SRC_AVAIL: memset(wire + 16, 0, 2); break;
+	default: break;
+	}
+}
+
 static void say(struct source *in)
 {
 	uint8_t wire[BUF_SIZE] = { (uint8_t)take(in, 1), (uint8_t)take(in, 1) };
 	uint8_t bufs = (uint8_t)take(in, 1), odd = (uint8_t)take(in, 1);
 	size_t head = SDP_BSDH_LEN + sdp_mid_info(wire[0])->ext_len;
 	size_t len = head + (sdp_mid_info(wire[0])->payload ? take(in, 2) % 300 : odd == 1);
-	uint64_t place = peer.octets_in;
 
 	if (!may_say())
 		return;
@@ -361,20 +376,10 @@ static void say(struct source *in)
 	put_be32(wire + 12, peer.received - (odd == 4 ? take(in, 1) % 4 : 0) + (odd == 5));
 	for (size_t i = SDP_BSDH_LEN; i < head && i < len; i++)
 		wire[i] = (uint8_t)take(in, 1);
-	/* SuspCH is a constant with a port behind it; adverts have a length. */
-	if (wire[0] == SDP_SUSP_COMM && odd != 6) {
-		memset(wire + 16, 0, 7);
-		wire[21] = 1;
-	}
-	if (wire[0] == SDP_MODE_CHANGE && odd != 6)
-		wire[16] &= 0xb0;
-	if ((wire[0] == SDP_SRC_AVAIL || wire[0] == SDP_SINK_AVAIL) && odd != 6) {
-		memset(wire + 16, 0, 2);
-		if (wire[0] == SDP_SINK_AVAIL)
-			put_be32(wire + 32, wire[35] & 1 ? 0 : conn.halves.out.pnd);
-	}
+	if (odd != 6)
+		mend_ext(wire);
 	for (size_t i = head; i < len; i++)
-		wire[i] = octet(place + i - head, false);
+		wire[i] = octet(peer.octets_in + i - head, false);
 	deliver(wire, len);
 }
 
