@@ -11,7 +11,9 @@ build: ## compile (gcc); the tool is then build/flue
 	@scripts/setup build
 	@scripts/build gcc
 
-run: build ## show what Flue does: a guided demonstration
+run: ## show what Flue does: Redis natively and under Flue, then RDMA; figures and pictures
+	@scripts/setup build run
+	@scripts/build gcc
 	@scripts/run-demo
 
 check: ## what a developer runs all day: quick tests, fast checks; under a minute
@@ -23,7 +25,7 @@ test: ## everything a commit must pass; under 15 minutes on two cores
 	@scripts/test full
 
 test-long: ## long randomized, fuzz and torture runs; under 75 minutes
-	@scripts/setup build test lab
+	@scripts/setup build test lab programs
 	@scripts/test long
 
 lab: ## only the tests against Linux's own iWARP driver in a small guest
