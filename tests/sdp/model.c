@@ -234,37 +234,6 @@ static bool take_urgent(struct pair *p, int end, struct flow *f)
 	return true;
 }
 
-/* What a receive said, against what was sent. */
-static void check_received(struct pair *p, int end, uint64_t from, const uint8_t *in, ssize_t rc,
-			   bool peek)
-{
-	struct flow *f = &p->flow[!end];
-
-	if (rc > 0) {
-		if (!bed_check(in, (size_t)rc, from, pattern(p, !end)))
-			diverge(p, end, "wrong octets");
-		if (from + (uint64_t)rc > f->sent)
-			diverge(p, end, "octets that nobody sent");
-		if (!peek)
-			f->got += (uint64_t)rc;
-	} else if (rc == 0 && !p->deaf[end]) {
-		if (from != f->sent || !p->shut[!end])
-			diverge(p, end, "the end before all octets");
-		f->eof |= !peek;
-	} else if (rc < 0) {
-		check_error(p, end, rc);
-	}
-}
-
-/* With up-calls at any time an urgent octet may come, and be passed, unseen; so it is always taken. */
-static bool urgent_is_next(struct pair *p, int end)
-{
-	struct flow *f = &p->flow[!end];
-
-	return bed.direct && f->n_marks && f->got == f->marks[0] && !f->eof && !p->deaf[end] &&
-	       !(AT(p->c[end], status) & SDP_IS_RESET);
-}
-
 /* What an ordinary read or peek returned, which began at `from`. */
 static void check_recv(struct pair *p, int end, const uint8_t *in, ssize_t rc, uint64_t from,
 		       bool peek)
