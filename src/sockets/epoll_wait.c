@@ -330,6 +330,7 @@ static bool arm_all(struct epoll_set *s, bool *unread)
 				*unread = true;
 			if (!arm_one(s, m))
 				return false;
+			stream_trim(m->rec);
 		}
 		m->hot = false;
 		s->hots--;

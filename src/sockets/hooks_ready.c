@@ -10,7 +10,9 @@
 #include "sockets/wait.h"
 
 /* The C library's header calls the list of poll() write-only, which is not so. */
+#ifndef __clang__
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 
 void __chk_fail(void) __attribute__((noreturn));
 
@@ -110,6 +112,7 @@ static bool arm(struct round *w, size_t *armed, bool *unread)
 		*unread = *unread || stream_unsent(r) > 0;
 		if ((p->events & IN) && !stream_arm(r, NULL))
 			return false;
+		stream_trim(r);
 		sock_keep(r);
 	}
 	return true;

@@ -198,6 +198,18 @@ bool lane_tx_leave(struct lane_tx *tx, uint64_t word)
 	return true;
 }
 
+size_t lane_tx_trim(struct lane_tx *tx, uint8_t **from)
+{
+	if (tx->high <= LANE_TRIM || !tx_refresh(tx) || tx->head != tx->tail)
+		return 0;
+	/* Nothing is in the ring, so it can start over. */
+	tx->base = tx->tail;
+	atomic_store_explicit(&tx->dir->base, tx->base, memory_order_relaxed);
+	tx->high = 0;
+	*from = tx->ring + LANE_REWIND;
+	return LANE_RING - LANE_REWIND;
+}
+
 uint32_t lane_tx_unread(const struct lane_tx *tx)
 {
 	uint32_t head = atomic_load_explicit(&tx->dir->head, memory_order_acquire);

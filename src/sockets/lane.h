@@ -137,6 +137,9 @@ int lane_tx_space(struct lane_tx *tx, size_t room, struct iovec out[2]);
 bool lane_tx_publish(struct lane_tx *tx, uint64_t word, size_t n, bool bell);
 /* From here on the carrier. False: look again. */
 bool lane_tx_leave(struct lane_tx *tx, uint64_t word);
+/* After much traffic: the part of an empty ring whose memory can be given back; 0: nothing to give. */
+#define LANE_TRIM (64u << 10)
+size_t lane_tx_trim(struct lane_tx *tx, uint8_t **from);
 /* Octets in the ring the receiver has not taken; UINT32_MAX: broken. */
 uint32_t lane_tx_unread(const struct lane_tx *tx);
 /* After LANE_RECALL: take back what the receiver left in the ring. The stream then stands on the carrier where

@@ -55,6 +55,8 @@ void stream_told_writable(struct rec *r);
  * what lane_rx_seen() gave when it was reported; only what came after it counts. */
 bool stream_arm(struct rec *r, const uint64_t *told);
 void stream_disarm(struct rec *r);
+/* About to sleep: give memory back that bulk traffic has used. */
+void stream_trim(struct rec *r);
 /* Serve what the peer asks for between calls (recall). */
 void stream_serve(struct rec *r, int fd);
 /* Back to TCP, both directions; `unread`: what was not read shall come again on the carrier. */

@@ -282,6 +282,7 @@ static int sleep_on_carrier(struct rec *r, int fd, bool some)
 
 	if (!stream_arm(r, NULL))
 		return 0;
+	stream_trim(r);
 	{
 		/* Cancellation unwinds through here. */
 		__attribute__((cleanup(unsleep))) struct rec *armed = r;
