@@ -382,26 +382,6 @@ HOOK FILE *fdopen(int fd, const char *mode)
 	return real(fdopen)(fd, mode);
 }
 
-HOOK int vdprintf(int fd, const char *restrict format, va_list list)
-{
-	struct rec *r = sock_live(fd);
-
-	if (r)
-		sock_pin(r, fd, WHY_STDIO);
-	return real(vdprintf)(fd, format, list);
-}
-
-HOOK int dprintf(int fd, const char *restrict format, ...)
-{
-	va_list list;
-	int n;
-
-	va_start(list, format);
-	n = vdprintf(fd, format, list);
-	va_end(list);
-	return n;
-}
-
 /* --- descriptors in messages */
 
 static void each_descriptor(const struct msghdr *msg, void (*call)(int fd))

@@ -6,6 +6,7 @@
 #ifndef FLUE_SOCKETS_REAL_H
 #define FLUE_SOCKETS_REAL_H
 
+#include <aio.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
