@@ -118,7 +118,7 @@ static ssize_t put_ring(struct rec *r, int fd, struct lane_iov *from, size_t n, 
 	size_t copied;
 
 	if (bell) {
-		struct iovec one[STREAM_IOV];
+		struct iovec one[STREAM_IOV] = { { 0 } };
 
 		stream_cut(&at, 1, one);
 		octet = *(uint8_t *)one[0].iov_base;

@@ -50,16 +50,14 @@ static bool yield_some(bool (*ready)(void *arg), void *arg)
 	for (uint32_t i = 0; i < settings.yields; i++) {
 		uint64_t before = clock_now();
 		uint64_t took;
+		bool found;
 
 		if (before < atomic_load_explicit(&ban_until, memory_order_relaxed))
 			return false;
 		sched_yield();
 		took = clock_now() - before;
-		if (ready(arg)) {
-			if (took < YIELD_SLOW)
-				atomic_store_explicit(&ban_length, 0, memory_order_relaxed);
-			return true;
-		}
+		found = ready(arg);
+		/* Also if something was found: it would have been found sooner by sleeping. */
 		if (took >= YIELD_SLOW) {
 			uint64_t ban = atomic_load_explicit(&ban_length, memory_order_relaxed);
 
@@ -67,7 +65,11 @@ static bool yield_some(bool (*ready)(void *arg), void *arg)
 			atomic_store_explicit(&ban_length, ban, memory_order_relaxed);
 			atomic_store_explicit(&ban_until, before + took + ban,
 					      memory_order_relaxed);
-			return false;
+			return found;
+		}
+		if (found) {
+			atomic_store_explicit(&ban_length, 0, memory_order_relaxed);
+			return true;
 		}
 	}
 	return false;
