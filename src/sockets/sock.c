@@ -67,6 +67,14 @@ static bool lock_slow(struct rec_lock *l, uint32_t me)
 	return true;
 }
 
+bool rec_lock_try(struct rec_lock *l)
+{
+	uint32_t none = 0;
+
+	return atomic_compare_exchange_strong_explicit(&l->word, &none, process_tid(),
+						       memory_order_acquire, memory_order_relaxed);
+}
+
 bool rec_lock_take(struct rec_lock *l)
 {
 	uint32_t none = 0;

@@ -82,6 +82,8 @@ void sock_release(struct rec *r);
 
 /* Locks of a direction. False: this thread has it already (a signal handler came between). */
 bool rec_lock_take(struct rec_lock *l);
+/* False: somebody has it. */
+bool rec_lock_try(struct rec_lock *l);
 void rec_lock_give(struct rec_lock *l);
 
 #endif

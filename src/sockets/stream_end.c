@@ -38,14 +38,18 @@ void stream_break(struct rec *r, int fd)
 
 int stream_shutdown(struct rec *r, int fd, int how)
 {
-	bool lock = how != SHUT_RD && rec_lock_take(&r->tx_lock);
+	bool lane = how != SHUT_RD && sock_has_lane(r);
+	bool lock;
 	int result, saved;
 
-	if (how != SHUT_RD && sock_has_lane(r)) {
-		/* A hint for a receiver that spins; the end itself comes on the carrier. */
+	/* First of all: a thread that sleeps for room, with the lock, then goes on by the carrier. */
+	if (lane)
 		atomic_fetch_or(&r->flags, REC_SHUT_WR);
+	/* One that sleeps in the kernel is woken by the call itself. */
+	lock = how != SHUT_RD && !atomic_load(&r->tx_kernel) && rec_lock_take(&r->tx_lock);
+	/* A hint for a receiver that spins; the end itself comes on the carrier. */
+	if (lane && sock_has_lane(r))
 		atomic_fetch_or(&r->tx.dir->word, LANE_FIN);
-	}
 	result = real(shutdown)(fd, how);
 	saved = errno;
 	if (result == 0 && how != SHUT_WR)

@@ -288,7 +288,11 @@ static ssize_t put(struct rec *r, int fd, struct lane_iov *from, size_t want, in
 		case LANE_BELL:
 			n = put_lane(r, fd, from, min_size(room + 1, want), word, true, flags);
 			break;
-		case LANE_FULL: return 0;
+		case LANE_FULL:
+			if (!sock_flag(r, NO_RING))
+				return 0;
+			n = -2;
+			break;
 		case LANE_HELD:
 			if (!outwait_taking(r))
 				goto broken;
@@ -474,7 +478,7 @@ void stream_trim(struct rec *r)
 	size_t n;
 
 	/* Not again and again: what comes back must be faulted in. */
-	if (r->tx.high <= LANE_TRIM || now - r->trimmed < TRIM_NS || !rec_lock_take(&r->tx_lock))
+	if (r->tx.high <= LANE_TRIM || now - r->trimmed < TRIM_NS || !rec_lock_try(&r->tx_lock))
 		return;
 	n = sock_has_lane(r) ? lane_tx_trim(&r->tx, &from) : 0;
 	if (n > 0) {
