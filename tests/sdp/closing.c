@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Conformance of the engine: half close, close, abort, timers (OS-17, OS-20; SDP sheet 5.4 to 5.7). */
+/* Conformance of the engine: half close, close, abort, timers (OS-17, OS-20; README.md, chapter 5). */
 #include "sdp/raw.h"
 
 #include "base/util.h"

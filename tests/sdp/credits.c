@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Conformance of the engine: sequence numbers, credits, buffering (OS-17, OS-19; SDP sheet 2.3 and 3).
+ * Conformance of the engine: sequence numbers, credits, buffering (OS-17, OS-19; README.md,
+ * chapters 2 and 3).
  */
 #include "sdp/raw.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Conformance of the engine: each message, and each way to break its rules (OS-17, OS-18, OS-20; SDP
- * sheet 1, 4 as far as an end needs it that only copies, 5.1, 5.3, 5.7).
+ * Conformance of the engine: each message, and each way to break its rules (OS-17, OS-18, OS-20;
+ * README.md, chapters 1, 4 and 5).
  */
 #include "sdp/raw.h"
 
@@ -26,7 +26,7 @@ static struct raw_pair p;
 
 /* ---- the base header ---- */
 
-BOTH_ROLES(data_has_the_octets_of_the_sheet)
+BOTH_ROLES(data_has_the_documented_octets)
 {
 	static const uint8_t want[] = { 0xff, 0, 0, 16, 0, 0,   0,   0x15, 0,   0,  0,
 					1,    0, 0, 0,  0, 'h', 'e', 'l',  'l', 'o' };
@@ -386,7 +386,7 @@ BOTH_ROLES(sink_avail_is_spent_by_octets)
 BOTH_ROLES(stale_sink_avails_are_discarded)
 {
 	go_pipelined();
-	/* The example of the sheet: two payload messages, three adverts that know of none. */
+	/* The draft's example: two payload messages, three adverts that know of none. */
 	assert_int_equal(bed_send(p.c, "one", 3), 3);
 	assert_int_equal(bed_send(p.c, "two", 3), 3);
 	raw_expect(&p.raw, SDP_DATA);
@@ -718,7 +718,7 @@ static void message_longer_than_the_buffers_ends_the_connection(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		WITH_BED(data_has_the_octets_of_the_sheet),
+		WITH_BED(data_has_the_documented_octets),
 		WITH_BED(message_with_a_wrong_length_ends_the_connection),
 		WITH_BED(message_shorter_than_its_header_ends_the_connection),
 		WITH_BED(unknown_messages_end_the_connection),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Conformance of the engine: the peer changes its owner (OS-20; SDP sheet 5.2). */
+/* Conformance of the engine: the peer changes its owner (OS-20; README.md, chapter 5). */
 #include "sdp/raw.h"
 
 #include <netinet/in.h>

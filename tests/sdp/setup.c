@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Conformance of the engine: Hello, HelloAck, set-up (OS-17, OS-24; SDP sheet 2). */
+/* Conformance of the engine: Hello, HelloAck, set-up (OS-17, OS-24; README.md, chapter 2). */
 #include "sdp/raw.h"
 
 #include <netinet/in.h>
@@ -28,7 +28,7 @@ static void end_connect(void)
 	raw_fini(&raw);
 }
 
-static void hello_says_what_the_sheet_asks_for(void **state)
+static void hello_says_what_it_must(void **state)
 {
 	struct sdp_attr attr = bed_attr();
 	size_t want = bed.layout == SDP_IB ? SDP_HELLO_IB_LEN : SDP_HELLO_IWARP_LEN;
@@ -465,15 +465,24 @@ static void close_before_the_answer_gives_up(void **state)
 
 static void child_that_is_closed_early_holds_its_disconn(void **state)
 {
-	/* Octets and DisConn of the connecting side come, ours go out, in whatever order. */
-	struct raw_pair p;
+	struct sdp_conn *child = &listener.children[0], *c = NULL;
 
-	raw_open(&p, RAW_CONNECTS);
-	sdp_conn_close(p.c);
-	raw_expect(&p.raw, SDP_DISCONN);
-	raw_say(&p.raw, SDP_DISCONN);
-	bed_until(sdp_conn_is_done(p.c));
-	raw_close(&p);
+	begin_listen(8);
+	raw_connect(&raw, &listener.l.llp->local);
+	bed_until(LOCKED(&raw, raw.accepted));
+	assert_int_equal(AT(child, state), SDPS_REQ_RECV);
+	sdp_conn_close(child);
+	assert_int_equal(AT(child, state), SDPS_DIS_HOLD);
+	raw_confirm(&raw);
+	raw_expect(&raw, SDP_DISCONN);
+	raw_say(&raw, SDP_DISCONN);
+	bed_until((c = sdp_listener_accept(&listener.l)) != NULL);
+	assert_ptr_equal(c, child);
+	bed_until(sdp_conn_is_done(c));
+	assert_true(bed_has(c, SDP_IS_CLOSED));
+	sdp_conn_fini(c);
+	bed_free(&listener, c);
+	end_listen();
 }
 
 static void connect_twice_is_refused(void **state)
@@ -501,7 +510,7 @@ static void attributes_below_the_minimum_are_refused(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		WITH_BED(hello_says_what_the_sheet_asks_for),
+		WITH_BED(hello_says_what_it_must),
 		WITH_BED(connection_opens_with_both_halves_combined),
 		WITH_BED(names_are_those_of_the_peer),
 		WITH_BED(listener_refuses_a_bad_hello),
