@@ -182,7 +182,8 @@ struct sdp_listener {
  * oti listen.
  */
 int sdp_listener_open(struct sdp_listener *l, const struct oti_addr *local, unsigned backlog);
-/* The oldest connection that is open, or NULL. It is the caller's then. */
+/* The oldest connection that is open, or NULL. It is the caller's then, who looks at its status
+ * first: notify() was not called for what happened before. */
 struct sdp_conn *sdp_listener_accept(struct sdp_listener *l);
 /* Children that were not accepted are reset and dropped. Not from an up-call. */
 void sdp_listener_close(struct sdp_listener *l);
