@@ -21,7 +21,7 @@
 #include "sockets/oti.h"
 #include "sockets/sdp/sdp_conn.h"
 
-#define BED_PATIENCE_MS 30000 /* for hangs; everything here takes milliseconds */
+#define BED_PATIENCE_MS 100000 /* for hangs; everything here takes milliseconds, or a few seconds */
 
 struct bed {
 	const char *kind;

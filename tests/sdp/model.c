@@ -404,8 +404,12 @@ static uint64_t patience(void)
 
 static void breathe(struct pair *p)
 {
+	const struct timespec pause = { .tv_nsec = 10000 };
+
 	for (int i = 0; i < 4; i++)
 		do_poll();
+	if (bed.direct)
+		nanosleep(&pause, NULL);
 	tick(p);
 }
 

@@ -81,10 +81,15 @@ static void run_flows(uint64_t total, size_t chunk)
 	uint64_t end = bed_now_ms() + BED_PATIENCE_MS;
 
 	while (!f[0].eof || !f[1].eof) {
+		uint64_t before = f[0].sent + f[0].got + f[1].sent + f[1].got;
+
 		for (int i = 0; i < 2; i++) {
 			push(&f[i]);
 			pull(&f[i]);
 		}
+		/* Who has nothing to do leaves the processor to the library's threads. */
+		if (f[0].sent + f[0].got + f[1].sent + f[1].got == before)
+			bed_step();
 		bed.a->ops->poll(bed.a, 16);
 		bed.b->ops->poll(bed.b, 16);
 		if (bed_now_ms() > end)
