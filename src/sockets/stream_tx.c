@@ -419,8 +419,9 @@ ssize_t stream_send(struct rec *r, int fd, const struct iovec *iov, size_t count
 
 	if (!rec_lock_take(&r->tx_lock)) {
 		/* A signal handler while this very thread sends. In the kernel: its turn comes there. */
-		if (!atomic_load(&r->tx_kernel)) {
-			errno = EAGAIN;
+		if (!atomic_load(&r->tx_kernel) || (flags & MSG_DONTWAIT) ||
+		    sock_flag(r, REC_NONBLOCK)) {
+			errno = EAGAIN; /* never between two parts of what is being sent */
 			return -1;
 		}
 		return put_carrier(r, fd, &from, want, flags);
