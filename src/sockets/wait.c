@@ -2,6 +2,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <sys/rseq.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/util.h"
@@ -18,14 +19,16 @@
 static _Atomic uint64_t ban_until;
 static _Atomic uint64_t ban_length;
 
+/* Of the machine, not of this process: one that is bound to a processor can well spin for a peer on another. */
 static uint32_t processors(void)
 {
 	static _Atomic uint32_t known;
 	uint32_t n = atomic_load_explicit(&known, memory_order_relaxed);
-	cpu_set_t set;
 
 	if (n == 0) {
-		n = sched_getaffinity(0, sizeof(set), &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
+		long online = sysconf(_SC_NPROCESSORS_ONLN);
+
+		n = online > 0 ? (uint32_t)online : 1;
 		atomic_store_explicit(&known, n, memory_order_relaxed);
 	}
 	return n;
