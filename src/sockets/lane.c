@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/util.h"
+#include "sockets/copy.h"
 #include "sockets/lane.h"
 
 #define MASK (LANE_RING - 1)
@@ -127,8 +128,10 @@ static size_t iov_copy(struct lane_iov *list, uint8_t *piece, size_t n, bool in)
 		uint8_t *base = (uint8_t *)list->iov->iov_base + list->skip;
 		size_t part = min_size(list->iov->iov_len - list->skip, n - done);
 
-		if (part > 0)
-			memcpy(in ? piece + done : base, in ? base : piece + done, part);
+		if (part > 0 && in)
+			copy_to_peer(piece + done, base, part);
+		else if (part > 0)
+			copy_from_peer(base, piece + done, part);
 		done += part;
 		list->skip += part;
 		if (list->skip == list->iov->iov_len) {

@@ -30,6 +30,8 @@
 #define LANE_RING   (256u << 10)
 #define LANE_TURNS  64u /* turns that may be under way */
 #define LANE_REWIND (16u << 10)
+/* Long copies are told of in steps of this, so that the other end copies at the same time. */
+#define LANE_STEP (32u << 10)
 
 #define LANE_TURN_SHIFT 32
 #define LANE_TURN_ONE   (1ull << LANE_TURN_SHIFT)

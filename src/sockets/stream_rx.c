@@ -86,7 +86,7 @@ static enum end gather(struct rec *r, int fd, struct lane_iov *to, size_t want, 
 			return END_FULL;
 		switch (lane_rx_look(rx, &word, &limit)) {
 		case LANE_FROM_RING:
-			n = min_size(limit, want - *got);
+			n = min_size(min_size(limit, want - *got), LANE_STEP);
 			if (!(flags & MSG_TRUNC))
 				lane_rx_copy(rx, to, 0, n);
 			lane_rx_taken(rx, n, true);

@@ -273,20 +273,21 @@ static ssize_t put(struct rec *r, int fd, struct lane_iov *from, size_t want, in
 {
 	for (int tries = 0; tries < STREAM_TRIES; tries++) {
 		uint64_t word;
+		size_t step = min_size(want, LANE_STEP);
 		size_t room = 0;
 		ssize_t n = 0;
 
-		switch (lane_tx_look(&r->tx, want, &word, &room)) {
+		switch (lane_tx_look(&r->tx, step, &word, &room)) {
 		case LANE_CARRIER:
 			if (tries == 0 && !sock_flag(r, NO_RING) && outwait_inside(r, word))
 				break;
 			return put_carrier(r, fd, from, want, flags);
 		case LANE_LEAVE: n = -2; break;
 		case LANE_RING_OK:
-			n = put_lane(r, fd, from, min_size(room, want), word, false, flags);
+			n = put_lane(r, fd, from, min_size(room, step), word, false, flags);
 			break;
 		case LANE_BELL:
-			n = put_lane(r, fd, from, min_size(room + 1, want), word, true, flags);
+			n = put_lane(r, fd, from, min_size(room + 1, step), word, true, flags);
 			break;
 		case LANE_FULL:
 			if (!sock_flag(r, NO_RING))
