@@ -33,9 +33,21 @@ static void check(copy_fn copy, size_t at, size_t source, size_t n)
 
 static void copies_exactly(copy_fn copy)
 {
-	static const size_t sizes[] = { 0,  1,    15,   16,   63,   64,
-					65, 127,  128,  129,  COPY_LARGE - 1, COPY_LARGE,
-					COPY_LARGE + 1, 2 * COPY_LARGE + 77, MOST - 100 };
+	static const size_t sizes[] = { 0,
+					1,
+					15,
+					16,
+					63,
+					64,
+					65,
+					127,
+					128,
+					129,
+					COPY_LARGE - 1,
+					COPY_LARGE,
+					COPY_LARGE + 1,
+					2 * COPY_LARGE + 77,
+					MOST - 100 };
 
 	for (size_t i = 0; i < sizeof(from); i++)
 		from[i] = (uint8_t)(i * 31 + i / 251);

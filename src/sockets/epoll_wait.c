@@ -283,18 +283,22 @@ static bool any_ready(void *arg)
 	return false;
 }
 
-/* Where the peers run: if any runs elsewhere, spinning can pay. */
+/* Where the peers run. One that needs this processor cannot come while we spin on it. */
 static uint32_t peers_cpu(struct epoll_set *s)
 {
 	uint32_t me = wait_cpu();
+	uint32_t other = me;
 
-	for (uint32_t i = 0; i < s->hots && i < 4; i++) {
+	for (uint32_t i = 0; i < s->hots && i < 8; i++) {
 		struct rec *r = s->member[s->hot[i]].rec;
 
-		if (sock_has_lane(r) && stream_peer_cpu(r) != me)
-			return stream_peer_cpu(r);
+		if (!sock_has_lane(r))
+			continue;
+		other = stream_peer_cpu(r);
+		if (other == me)
+			break;
 	}
-	return me;
+	return other;
 }
 
 /* Can we sleep as far as this member is concerned? Its peer then rings. */

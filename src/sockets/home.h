@@ -52,6 +52,7 @@ enum rec_flag {
 	REC_ELIGIBLE = 1 << 8, /* counted as such */
 	REC_CORK = 1 << 9,
 	REC_PINNED = 1 << 10, /* sends on the carrier from now on */
+	REC_TIMED = 1 << 11,  /* SO_RCVTIMEO is set */
 };
 
 /* Owner's thread id, or 0; bit 31: somebody sleeps for it. */
@@ -112,6 +113,7 @@ struct rec {
 	struct lane_rx rx;
 	struct rec_count received;
 	uint32_t spin; /* what the next wait for octets may spin, in nanoseconds */
+	uint32_t nap;  /* see nap_pays() */
 };
 
 struct home {

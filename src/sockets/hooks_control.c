@@ -13,6 +13,7 @@
 #ifndef TCP_ULP
 #define TCP_ULP 31
 #endif
+#define RCVTIMEO_NEW 66 /* with 64 bits for the time everywhere */
 
 HOOK int socket(int domain, int type, int protocol)
 {
@@ -187,6 +188,8 @@ HOOK int setsockopt(int fd, int level, int name, const void *value, socklen_t si
 {
 	struct rec *r = sock_live(fd);
 
+	if (r && level == SOL_SOCKET && (name == SO_RCVTIMEO || name == RCVTIMEO_NEW))
+		atomic_fetch_or(&r->flags, REC_TIMED);
 	if (r && only_tcp(level, name))
 		sock_pin(r, fd, WHY_OPTION);
 	else if (r && level == IPPROTO_TCP && (name == TCP_NODELAY || name == TCP_CORK) &&

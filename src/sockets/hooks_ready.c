@@ -7,6 +7,7 @@
 #include "base/util.h"
 #include "sockets/epoll.h"
 #include "sockets/hook.h"
+#include "sockets/nap.h"
 #include "sockets/wait.h"
 
 /* The C library's header calls the list of poll() write-only, which is not so. */
@@ -143,14 +144,15 @@ static int poll_kernel(struct round *w, const struct kernel_poll *k, int64_t ns)
 	return real(ppoll)(w->fds, w->n, ns < 0 ? NULL : &t, k->masked ? k->mask : NULL);
 }
 
+/* Where the peers run. One that needs this processor cannot come while we spin on it. */
 static uint32_t peers_cpu(const struct round *w)
 {
 	uint32_t me = wait_cpu();
 
-	for (size_t i = 0; i < w->lanes && i < 4; i++)
-		if (stream_peer_cpu(w->lane[i]) != me)
-			return stream_peer_cpu(w->lane[i]);
-	return me;
+	for (size_t i = 0; i < w->lanes && i < 8; i++)
+		if (stream_peer_cpu(w->lane[i]) == me)
+			return me;
+	return stream_peer_cpu(w->lane[0]);
 }
 
 struct sleeper {
@@ -185,8 +187,10 @@ static int poll_sleep(struct round *w, const struct kernel_poll *k, uint64_t sta
 	else
 		*again = false;
 	n = poll_kernel(w, k, left);
-	if (w->lanes > 0)
+	if (w->lanes > 0) {
 		wait_slept(&w->lane[0]->spin, clock_now() - before);
+		nap_slept(&w->lane[0]->nap, clock_now() - before);
+	}
 	return n;
 }
 
@@ -241,6 +245,35 @@ static int64_t time_left(const struct kernel_poll *k, uint64_t start)
 	return left > 0 ? left : 0;
 }
 
+/* Only lanes, and only their octets, are waited for: a nap will do. */
+static bool can_nap(struct round *w, const struct kernel_poll *k)
+{
+	if (w->n != w->lanes || w->lanes > NAP_LANES || k->mask)
+		return false;
+	for (size_t i = 0; i < w->lanes; i++)
+		if ((w->fds[i].events & (IN | OUT)) == 0 || (w->fds[i].events & ~IN) ||
+		    !lane_rx_in_ring(&w->lane[i]->rx))
+			return false;
+	return nap_pays(&w->lane[0]->nap);
+}
+
+/* 0 and *again: look once more. */
+static int poll_nap(struct round *w, int64_t left, bool *again)
+{
+	int n;
+
+	for (size_t i = 0; i < w->lanes; i++) {
+		stream_serve(w->lane[i], w->fds[i].fd);
+		sock_keep(w->lane[i]);
+	}
+	n = nap_on(w->lane, w->lanes, left < 0 || left > NAP_NS ? NAP_NS : left);
+	for (size_t i = 0; i < w->lanes; i++)
+		sock_release(w->lane[i]);
+	nap_noted(&w->lane[0]->nap, n != 0);
+	*again = n >= 0;
+	return n < 0 ? n : 0;
+}
+
 static int poll_for(struct pollfd *fds, nfds_t count, const struct kernel_poll *k)
 {
 	struct round w = { .fds = fds, .n = count };
@@ -264,6 +297,8 @@ static int poll_for(struct pollfd *fds, nfds_t count, const struct kernel_poll *
 		full = k->masked ? NULL : find_full(&w);
 		if (full)
 			n = stream_await_room(full, time_left(k, start));
+		else if (can_nap(&w, k))
+			n = poll_nap(&w, time_left(k, start), &again);
 		else
 			n = poll_sleep(&w, k, start, &again);
 		if (n >= 0)

@@ -169,17 +169,25 @@ bool lane_tx_publish(struct lane_tx *tx, uint64_t word, size_t n, bool bell)
 	if ((!in_ring || bell) && n > 0)
 		atomic_store_explicit(&tx->dir->turn[turns++ % LANE_TURNS], tx->pos + bell,
 				      memory_order_relaxed);
-	new = (word & ~(LANE_PLACE | (bell ? LANE_WAITING : 0))) |
+	new = (word & ~(LANE_PLACE | LANE_NAPPING | (bell ? LANE_WAITING : 0))) |
 	      (uint64_t)turns << LANE_TURN_SHIFT | tail;
 	if (!atomic_compare_exchange_strong_explicit(&tx->dir->word, &word, new,
 						     memory_order_acq_rel, memory_order_relaxed))
 		return false;
+	tx->wake = word & LANE_NAPPING;
 	tx->tail = tail;
 	tx->turns = turns;
 	tx->pos += n + bell;
 	if (end > tx->high)
 		tx->high = end;
 	return true;
+}
+
+bool lane_tx_rouse(struct lane_tx *tx)
+{
+	return (load_word(tx->dir) & LANE_NAPPING) &&
+	       (atomic_fetch_and_explicit(&tx->dir->word, ~LANE_NAPPING, memory_order_acq_rel) &
+		LANE_NAPPING);
 }
 
 bool lane_tx_leave(struct lane_tx *tx, uint64_t word)
@@ -415,8 +423,23 @@ bool lane_rx_arm(struct lane_rx *rx, uint64_t place)
 			return false;
 		if (w & LANE_WAITING)
 			return true;
+		/* Naps are over; another thread's ends by itself. */
 	} while (!atomic_compare_exchange_weak_explicit(
-		&rx->dir->word, &w, w | LANE_WAITING, memory_order_acq_rel, memory_order_acquire));
+		&rx->dir->word, &w, (w & ~LANE_NAPPING) | LANE_WAITING, memory_order_acq_rel,
+		memory_order_acquire));
+	return true;
+}
+
+bool lane_rx_nap(struct lane_rx *rx, uint32_t *value)
+{
+	uint64_t w = load_word(rx->dir);
+
+	do {
+		if ((w & LANE_PLACE) != lane_rx_here(rx) || (w & (LANE_GONE | LANE_FIN)))
+			return false;
+	} while (!atomic_compare_exchange_weak_explicit(
+		&rx->dir->word, &w, w | LANE_NAPPING, memory_order_acq_rel, memory_order_acquire));
+	*value = (uint32_t)((w | LANE_NAPPING) >> 32);
 	return true;
 }
 

@@ -52,6 +52,8 @@
 #define LANE_TAKEN (1ull << 55)
 /* The sender will send nothing more; the end of the stream is told by the carrier. */
 #define LANE_FIN (1ull << 53)
+/* The receiver sleeps for a moment on the upper half of the word (futex): wake it. */
+#define LANE_NAPPING (1ull << 56)
 
 struct lane_dir {
 	/* written by the sender (and the receiver's flags) */
@@ -77,6 +79,7 @@ struct lane_tx {
 	uint32_t head; /* the receiver's, when last looked at */
 	uint32_t high; /* how far into the ring octets were ever written, for trimming */
 	uint16_t turns;
+	bool wake; /* what was just told of met a napping receiver: the caller must wake it */
 };
 
 /* The receiver's own state. */
@@ -137,6 +140,15 @@ int lane_tx_space(struct lane_tx *tx, size_t room, struct iovec out[2]);
 /* Make `n` copied octets visible; `bell`: one octet before them goes by the carrier, and the caller
  * must send it now. False: the word changed, look again (nothing happened). */
 bool lane_tx_publish(struct lane_tx *tx, uint64_t word, size_t n, bool bell);
+/* The receiver has taken all that went by the carrier. */
+static inline bool lane_tx_carrier_is_empty(const struct lane_tx *tx)
+{
+	return lane_tx_in_ring(tx) &&
+	       (uint16_t)atomic_load_explicit(&tx->dir->seen, memory_order_acquire) == tx->turns;
+}
+
+/* Something else happened that a napping receiver should see. True: wake it. */
+bool lane_tx_rouse(struct lane_tx *tx);
 /* From here on the carrier. False: look again. */
 bool lane_tx_leave(struct lane_tx *tx, uint64_t word);
 /* After much traffic: the part of an empty ring whose memory can be given back; 0: nothing to give. */
@@ -197,6 +209,15 @@ static inline uint64_t lane_rx_here(const struct lane_rx *rx)
 /* About to sleep until the sender gets beyond `place`. False: it has; look again. */
 bool lane_rx_arm(struct lane_rx *rx, uint64_t place);
 void lane_rx_disarm(struct lane_rx *rx);
+/* About to nap until the sender does anything. False: it has. `*value` is what lane_nap_word() must still hold. */
+bool lane_rx_nap(struct lane_rx *rx, uint32_t *value);
+
+/* Turns and flags: a napper sleeps while they stay as they are. */
+static inline _Atomic uint32_t *lane_nap_word(struct lane_dir *dir)
+{
+	return (_Atomic uint32_t *)&dir->word + (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
+}
+
 /* Cheap and without a lock: is there something to look at that the kernel does not know of? */
 static inline bool lane_rx_stirs(const struct lane_rx *rx)
 {

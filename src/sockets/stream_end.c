@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "sockets/arena.h"
+#include "sockets/nap.h"
 #include "sockets/process.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
@@ -52,6 +53,8 @@ int stream_shutdown(struct rec *r, int fd, int how)
 		atomic_fetch_or(&r->tx.dir->word, LANE_FIN);
 	result = real(shutdown)(fd, how);
 	saved = errno;
+	if (lane && sock_has_lane(r) && lane_tx_rouse(&r->tx))
+		nap_end(r->tx.dir);
 	if (result == 0 && how != SHUT_WR)
 		atomic_fetch_or(&r->flags, REC_SHUT_RD);
 	if (result == 0 && how != SHUT_RD)
@@ -222,6 +225,9 @@ void stream_close(struct rec *r, int fd)
 			reset_on_close(fd);
 		atomic_fetch_or(&r->rx.dir->word, LANE_GONE);
 		atomic_fetch_or(&r->tx.dir->word, LANE_FIN);
+		/* It will not nap again, and finds the end on the carrier. */
+		if (lane_tx_rouse(&r->tx))
+			nap_end(r->tx.dir);
 	}
 	r->arena = NULL;
 	arena_give(a, r->lane, r->side);

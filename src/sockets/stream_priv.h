@@ -18,9 +18,6 @@ void stream_break(struct rec *r, int fd);
 /* Leave the lane with what is sent. With the lock of sending; false: broken. */
 bool stream_leave(struct rec *r, int fd);
 
-/* Would a call that a signal interrupted go on? As far as the handlers tell. */
-bool stream_restarts(void);
-
 static inline size_t stream_size(const struct iovec *iov, size_t count)
 {
 	size_t n = 0;

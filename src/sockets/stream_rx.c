@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/util.h"
+#include "sockets/nap.h"
 #include "sockets/process.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
@@ -262,7 +263,7 @@ static int sleep_in_slices(struct rec *r, int fd, bool some)
 		n = real(poll)(&p, 1, SLICE_MS);
 		if (n > 0)
 			return 1;
-		if (n < 0 && (errno != EINTR || some || most > 0 || !stream_restarts()))
+		if (n < 0 && (errno != EINTR || some || most > 0 || nap_signals() != NAP_RESTARTS))
 			return -1;
 		stream_serve(r, fd);
 		if (most > 0 && clock_now() - start >= most) {
@@ -293,7 +294,26 @@ static int sleep_on_carrier(struct rec *r, int fd, bool some)
 		(void)armed;
 	}
 	wait_slept(&r->spin, clock_now() - before);
+	nap_slept(&r->nap, clock_now() - before);
 	return n < 0 ? -1 : 0;
+}
+
+/* A moment on the lane's own word. 1: something came; 0: sleep for real; -1 and EINTR. */
+static int nap(struct rec *r)
+{
+	enum nap_signals signals;
+	int n;
+
+	if (!nap_pays(&r->nap) || sock_flag(r, REC_TIMED))
+		return 0;
+	signals = nap_signals();
+	if (signals == NAP_UNSURE)
+		return 0;
+	do {
+		n = nap_on(&r, 1, NAP_NS);
+	} while (n < 0 && nap_signals() == NAP_RESTARTS);
+	nap_noted(&r->nap, n != 0);
+	return n;
 }
 
 static ssize_t finish(struct rec *r, size_t got, enum end end)
@@ -344,6 +364,13 @@ static int await(struct rec *r, int fd, enum end end, bool some)
 	if (end == END_EMPTY &&
 	    wait_ladder(stirs, r, stream_peer_cpu(r), &r->spin, settings.spin_ns))
 		return 0;
+	if (end == END_EMPTY) {
+		int n = nap(r);
+
+		if (n != 0)
+			return n > 0 ? 0 : -1;
+		fd = stream_fd(r, fd); /* it may have been closed meanwhile */
+	}
 	return sleep_on_carrier(r, fd, some);
 }
 

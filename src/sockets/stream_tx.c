@@ -4,13 +4,13 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <sched.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
 #include "base/clock.h"
 #include "base/util.h"
+#include "sockets/nap.h"
 #include "sockets/process.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
@@ -76,6 +76,8 @@ static ssize_t put_carrier(struct rec *r, int fd, struct lane_iov *from, size_t 
 	sent = real(sendmsg)(fd, &msg, flags);
 	atomic_store_explicit(&r->tx_kernel, 0, memory_order_relaxed);
 	if (sent > 0) {
+		if (lane_tx_rouse(&r->tx))
+			nap_end(r->tx.dir);
 		r->tx.pos += (uint64_t)sent;
 		stream_count(&r->sent.tcp_bytes, (uint64_t)sent);
 		stream_skip(from, (size_t)sent);
@@ -133,6 +135,8 @@ static ssize_t put_ring(struct rec *r, int fd, struct lane_iov *from, size_t n, 
 	stream_count(&r->sent.lane_bytes, copied);
 	if (bell && ring_bell(r, fd, octet, flags) != 0)
 		return -1;
+	if (r->tx.wake)
+		nap_end(r->tx.dir);
 	return (ssize_t)(copied + bell);
 }
 
@@ -203,6 +207,8 @@ bool stream_leave(struct rec *r, int fd)
 			lane_tx_leave(&r->tx, word);
 		}
 	}
+	if (lane_tx_rouse(&r->tx))
+		nap_end(r->tx.dir);
 	return !lane_tx_in_ring(&r->tx);
 }
 
@@ -262,8 +268,9 @@ static ssize_t put_lane(struct rec *r, int fd, struct lane_iov *from, size_t n, 
 {
 	if (sock_flag(r, NO_RING))
 		return -2;
-	/* The carrier may be full: then the kernel must say so, before anything is promised. */
-	if (bell && !carrier_has_room(fd))
+	/* The carrier may be full: then the kernel must say so, before anything is promised. If all that
+	 * went there has been taken it is not. */
+	if (bell && !lane_tx_carrier_is_empty(&r->tx) && !carrier_has_room(fd))
 		return -2;
 	return put_ring(r, fd, from, n, word, bell, flags);
 }
@@ -319,18 +326,6 @@ static bool leaves_anyway(struct rec *r)
 	       (atomic_load(&r->tx.dir->word) & (LANE_WAITING | LANE_GONE | LANE_RECALL));
 }
 
-/* Would the kernel go on after a signal? Only if every handler there is asks for it, as far as we can tell. */
-bool stream_restarts(void)
-{
-	struct sigaction a;
-
-	for (int i = 1; i < NSIG; i++)
-		if (sigaction(i, NULL, &a) == 0 && a.sa_handler != SIG_DFL &&
-		    a.sa_handler != SIG_IGN && !(a.sa_flags & SA_RESTART))
-			return false;
-	return true;
-}
-
 /*
  * Sleep until the receiver has made room, in slices: only the carrier knows whether it is still
  * there. 0, or -1 and errno as send() would say it.
@@ -353,7 +348,7 @@ static int sleep_for_room(struct rec *r, int fd)
 			break;
 		if (real(syscall)(SYS_futex, &r->tx.dir->head, FUTEX_WAIT, head, &slice, NULL, 0) !=
 			    0 &&
-		    errno == EINTR && (most > 0 || !stream_restarts()))
+		    errno == EINTR && (most > 0 || nap_signals() != NAP_RESTARTS))
 			return -1;
 		pthread_testcancel();
 		r->looked_at = 0;

@@ -16,8 +16,12 @@
 /* A socket whose spins never paid tries again after this many sleeps. */
 #define SPIN_AGAIN 64
 
+/* So many quick yields halve the next ban: beside a busy process most are quick, and one costs a slice. */
+#define YIELD_GOOD 1024
+
 static _Atomic uint64_t ban_until;
 static _Atomic uint64_t ban_length;
+static _Atomic uint32_t good; /* yields since the last slow one */
 
 /* Of the machine, not of this process: one that is bound to a processor can well spin for a peer on another. */
 static uint32_t processors(void)
@@ -66,14 +70,19 @@ static bool yield_some(bool (*ready)(void *arg), void *arg)
 
 			ban = ban ? min_u64(2 * ban, YIELD_BAN_MOST) : YIELD_BAN;
 			atomic_store_explicit(&ban_length, ban, memory_order_relaxed);
+			atomic_store_explicit(&good, 0, memory_order_relaxed);
 			atomic_store_explicit(&ban_until, before + took + ban,
 					      memory_order_relaxed);
 			return found;
 		}
-		if (found) {
-			atomic_store_explicit(&ban_length, 0, memory_order_relaxed);
+		if (atomic_fetch_add_explicit(&good, 1, memory_order_relaxed) % YIELD_GOOD ==
+		    YIELD_GOOD - 1)
+			atomic_store_explicit(
+				&ban_length,
+				atomic_load_explicit(&ban_length, memory_order_relaxed) / 2,
+				memory_order_relaxed);
+		if (found)
 			return true;
-		}
 	}
 	return false;
 }

@@ -74,14 +74,21 @@ static void set_up(struct rec *r, int fd, uint64_t sent, uint64_t received)
 	lane_tx_init(&r->tx, &l->dir[r->side], m->ring[r->lane][r->side], sent);
 	lane_rx_init(&r->rx, &l->dir[1 - r->side], m->ring[r->lane][1 - r->side], received);
 	r->spin = settings.spin_ns;
+	r->nap = 0;
 	r->tx_kernel = 0;
 	r->looked_at = 0;
 }
 
 static void prepare_carrier(struct rec *r, int fd)
 {
+	struct timeval limit = { 0 };
 	int now = 0, one = 1;
-	socklen_t size = sizeof(now);
+	socklen_t size = sizeof(limit);
+
+	if (real(getsockopt)(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, &size) == 0 &&
+	    (limit.tv_sec || limit.tv_usec))
+		atomic_fetch_or(&r->flags, REC_TIMED);
+	size = sizeof(now);
 
 	/* An octet that is a doorbell must not wait for an acknowledgement. */
 	if (real(getsockopt)(fd, IPPROTO_TCP, TCP_NODELAY, &now, &size) == 0 && now)

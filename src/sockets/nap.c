@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: MIT */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/util.h"
+#include "sockets/nap.h"
+#include "sockets/process.h"
+#include "sockets/real.h"
+
+/* After a nap in vain so many waits do without, then twice as many. */
+#define SKIP_MOST 64
+/* Handlers are looked at again after this. */
+#define HANDLERS_NS (10 * NSEC_PER_MSEC)
+
+#ifndef SYS_futex_waitv
+#define SYS_futex_waitv 449
+#endif
+
+/* The kernel's struct futex_waitv, which older headers lack. */
+struct waiter {
+	uint64_t val;
+	uint64_t uaddr;
+	uint32_t flags;
+	uint32_t reserved;
+};
+
+#define WAITER_U32 2 /* FUTEX_32 */
+
+enum nap_signals nap_signals(void)
+{
+	static _Atomic uint64_t looked;
+	static _Atomic uint32_t known;
+	uint64_t now = clock_coarse();
+	bool ends = false, restarts = false;
+	int saved = errno;
+	struct sigaction a;
+
+	if (now - atomic_load_explicit(&looked, memory_order_relaxed) < HANDLERS_NS)
+		return (enum nap_signals)atomic_load_explicit(&known, memory_order_relaxed);
+	for (int i = 1; i < NSIG; i++) {
+		if (sigaction(i, NULL, &a) != 0 || a.sa_handler == SIG_DFL ||
+		    a.sa_handler == SIG_IGN)
+			continue;
+		if (a.sa_flags & SA_RESTART)
+			restarts = true;
+		else
+			ends = true;
+	}
+	atomic_store_explicit(&known,
+			      ends && restarts ? NAP_UNSURE
+			      : ends           ? NAP_ENDS
+					       : NAP_RESTARTS,
+			      memory_order_relaxed);
+	atomic_store_explicit(&looked, now, memory_order_relaxed);
+	errno = saved; /* some numbers are the C library's own */
+	return (enum nap_signals)atomic_load_explicit(&known, memory_order_relaxed);
+}
+
+/* Upper half: how long to skip after the next failure; lower half: how often still. */
+bool nap_pays(uint32_t *skip)
+{
+	if (settings.spin_ns == 0 || settings.sealed)
+		return false;
+	if ((*skip & 0xffff) == 0)
+		return true;
+	--*skip;
+	return false;
+}
+
+void nap_noted(uint32_t *skip, bool paid)
+{
+	uint32_t next = *skip >> 16;
+
+	if (paid) {
+		*skip = 0;
+		return;
+	}
+	next = next ? min_u32(2 * next, SKIP_MOST) : 1;
+	*skip = next << 16 | next;
+}
+
+void nap_slept(uint32_t *skip, uint64_t ns)
+{
+	if (ns < NAP_NS)
+		*skip = 0;
+}
+
+/* What a futex call says. Only a signal leaves its mark on errno. */
+static int outcome(long result, int saved)
+{
+	int error = result < 0 ? errno : 0;
+
+	errno = error == EINTR ? EINTR : saved;
+	return error == EINTR ? -1 : error == 0 || error == EAGAIN;
+}
+
+static int nap_on_one(struct rec *r, int64_t ns)
+{
+	const struct timespec limit = { .tv_nsec = (long)ns };
+	int saved = errno;
+	uint32_t value;
+
+	if (!lane_rx_nap(&r->rx, &value))
+		return 1;
+	return outcome(real(syscall)(SYS_futex, lane_nap_word(r->rx.dir), FUTEX_WAIT, value, &limit,
+				     NULL, 0),
+		       saved);
+}
+
+int nap_on(struct rec *const *lane, size_t count, int64_t ns)
+{
+	struct waiter waiter[NAP_LANES];
+	struct timespec end;
+	int saved = errno;
+	uint64_t at;
+
+	if (count == 1)
+		return nap_on_one(lane[0], ns);
+	for (size_t i = 0; i < count; i++) {
+		uint32_t value;
+
+		if (!lane_rx_nap(&lane[i]->rx, &value))
+			return 1; /* the others may stay marked: that costs their peers one call */
+		waiter[i] = (struct waiter) { .val = value,
+					      .uaddr = (uintptr_t)lane_nap_word(lane[i]->rx.dir),
+					      .flags = WAITER_U32 };
+	}
+	at = clock_now() + (uint64_t)ns;
+	end = (struct timespec) { (time_t)(at / NSEC_PER_SEC), (long)(at % NSEC_PER_SEC) };
+	return outcome(real(syscall)(SYS_futex_waitv, waiter, (unsigned)count, 0, &end,
+				     CLOCK_MONOTONIC),
+		       saved);
+}
+
+void nap_end(struct lane_dir *dir)
+{
+	int saved = errno;
+
+	real(syscall)(SYS_futex, lane_nap_word(dir), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	errno = saved;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Naps: short sleeps on the lanes' own words, between the ladder (wait.h) and a sleep in the kernel's socket
+ * calls. A peer wakes a napper with one futex call, which costs a fraction of an octet on the carrier. But
+ * nothing else does: not the end of a peer that was killed, not other descriptors, not a cancellation. So
+ * a nap is short, and taken only where naps have lately paid.
+ */
+#ifndef FLUE_SOCKETS_NAP_H
+#define FLUE_SOCKETS_NAP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "sockets/home.h"
+
+/* The longest nap of a call that waits for one connection and nothing else ... */
+#define NAP_NS 20000000
+/* ... and of one that waits for other descriptors as well. */
+#define NAP_BESIDE_NS 100000
+/* So many lanes can be napped on at a time. */
+#define NAP_LANES 32
+
+/* What happens to a call when a handler has run. */
+enum nap_signals { NAP_ENDS, NAP_RESTARTS, NAP_UNSURE };
+
+/* Do the handlers of this process let calls go on (SA_RESTART)? Known for up to 10 ms. */
+enum nap_signals nap_signals(void);
+
+/* Whether it is worth it, and how the last one ended. `skip` is the waiter's own. */
+bool nap_pays(uint32_t *skip);
+void nap_noted(uint32_t *skip, bool paid);
+/* A sleep in the kernel took `ns`. */
+void nap_slept(uint32_t *skip, uint64_t ns);
+
+/* 1: look again; 0: nothing came in `ns`; -1 and EINTR: a handler has run. */
+int nap_on(struct rec *const *lane, size_t count, int64_t ns);
+/* The sender's side: the receiver naps. */
+void nap_end(struct lane_dir *dir);
+
+#endif
