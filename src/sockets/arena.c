@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/util.h"
 #include "sockets/arena.h"
+#include "sockets/bell.h"
 #include "sockets/process.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
@@ -29,6 +30,7 @@ struct arena {
 	uint64_t used; /* one bit for each lane */
 	pid_t peer;
 	uint32_t lanes; /* in use here */
+	int bell;       /* the peer's, see bell.h; -1: none */
 	bool maker;
 };
 
@@ -46,6 +48,7 @@ static bool is_dead(pid_t pid)
 static void unmap(struct arena *a)
 {
 	atomic_store(&a->memory->dropped, 1);
+	bell_give(a->bell);
 	munmap(a->memory, sizeof(*a->memory));
 	*a = (struct arena) { 0 };
 }
@@ -123,7 +126,9 @@ static struct arena *make(pid_t peer, uint64_t key, int *out)
 	m->magic = ARENA_MAGIC;
 	if (getrandom(&m->id, sizeof(m->id), 0) != sizeof(m->id))
 		m->id = clock_now() << 20 ^ (uint64_t)getpid();
-	*a = (struct arena) { .memory = m, .id = m->id, .key = key, .peer = peer, .maker = true };
+	*a = (struct arena) {
+		.memory = m, .id = m->id, .key = key, .peer = peer, .bell = -1, .maker = true
+	};
 	*out = fd;
 	return a;
 fail:
@@ -183,7 +188,7 @@ struct arena *arena_map(int fd, pid_t peer)
 			munmap(m, sizeof(*m));
 			a = NULL;
 		} else {
-			*a = (struct arena) { .memory = m, .id = m->id, .peer = peer };
+			*a = (struct arena) { .memory = m, .id = m->id, .peer = peer, .bell = -1 };
 			a->idle_since = clock_now();
 		}
 	}
@@ -204,6 +209,35 @@ struct arena *arena_by_id(uint64_t id)
 			found = &arenas[i];
 	rec_lock_give(&lock);
 	return found;
+}
+
+struct arena *arena_made_for(uint64_t id, pid_t peer)
+{
+	struct arena *found = NULL;
+
+	if (!rec_lock_take(&lock))
+		return NULL;
+	for (uint32_t i = 0; i < n_arenas && !found; i++)
+		if (arenas[i].memory && arenas[i].maker && arenas[i].id == id &&
+		    arenas[i].peer == peer)
+			found = &arenas[i];
+	rec_lock_give(&lock);
+	return found;
+}
+
+int arena_bell(const struct arena *a)
+{
+	return a->bell;
+}
+
+void arena_set_bell(struct arena *a, uint64_t mailbox, int fd)
+{
+	int bell = bell_take(mailbox, fd);
+
+	if (bell >= 0 && a->bell >= 0)
+		bell_give(bell); /* sent twice */
+	else if (bell >= 0)
+		a->bell = bell;
 }
 
 struct arena_shared *arena_memory(struct arena *a)

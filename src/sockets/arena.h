@@ -33,8 +33,13 @@ struct arena_shared {
 	uint64_t magic;
 	uint64_t id;
 	_Atomic uint32_t dropped; /* one end has unmapped it: no new lanes */
-	uint8_t pad[4096 - 20];
-	struct lane_shared lane[ARENA_LANES];
+	/* For each end: it has been rung since it last went to sleep. */
+	_Alignas(128) _Atomic uint32_t rung[2];
+	/* For each end and lane: something was told. Many lanes share a line, so that a look at all of them is short. */
+	struct {
+		_Alignas(128) _Atomic uint8_t lane[ARENA_LANES];
+	} stir[2];
+	_Alignas(4096) struct lane_shared lane[ARENA_LANES];
 	_Alignas(4096) uint8_t ring[ARENA_LANES][2][LANE_RING];
 };
 
@@ -50,6 +55,11 @@ struct arena *arena_map(int fd, pid_t peer);
 struct arena *arena_by_id(uint64_t id);
 struct arena_shared *arena_memory(struct arena *a);
 uint64_t arena_id(const struct arena *a);
+/* The peer's bell, or -1. set: takes `fd`; `mailbox` tells the process. */
+int arena_bell(const struct arena *a);
+void arena_set_bell(struct arena *a, uint64_t mailbox, int fd);
+/* The arena that we made for process `peer`. */
+struct arena *arena_made_for(uint64_t id, pid_t peer);
 /* Take the lane that the maker named. */
 bool arena_attach(struct arena *a, uint32_t lane);
 /* Let go of a lane. */

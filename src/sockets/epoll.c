@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/lock.h"
 #include "base/util.h"
+#include "sockets/bell.h"
 #include "sockets/epoll.h"
 #include "sockets/epoll_priv.h"
 #include "sockets/process.h"
@@ -54,10 +55,11 @@ void epoll_created(int fd)
 	s->index = take_memory(SOCK_FDS * sizeof(*s->index));
 	s->member = take_memory(MEMBERS_MOST * sizeof(*s->member));
 	s->hot = take_memory(MEMBERS_MOST * sizeof(*s->hot));
+	s->cold = take_memory(MEMBERS_MOST * sizeof(*s->cold));
 	lock_take(&sets_lock);
 	for (i = 0; i < SETS && sets[i]; i++)
 		;
-	if (i < SETS && s->index && s->member && s->hot) {
+	if (i < SETS && s->index && s->member && s->hot && s->cold) {
 		sets[i] = s;
 		s->refs = 1;
 		s->spin = settings.spin_ns;
@@ -77,6 +79,8 @@ void epoll_free(struct epoll_set *s)
 		munmap(s->member, MEMBERS_MOST * sizeof(*s->member));
 	if (s->hot)
 		munmap(s->hot, MEMBERS_MOST * sizeof(*s->hot));
+	if (s->cold)
+		munmap(s->cold, MEMBERS_MOST * sizeof(*s->cold));
 	munmap(s, sizeof(*s));
 }
 
@@ -108,31 +112,96 @@ static struct member *add(struct epoll_set *s, int fd, struct rec *r)
 	return m;
 }
 
-void epoll_heat(struct epoll_set *s, struct member *m)
+/* --- hot and cold */
+
+static void list_add(struct watch *list, uint32_t *n, struct epoll_set *s, struct member *m)
 {
-	if (m->armed) {
-		m->armed = false;
-		stream_disarm(m->rec);
-	}
-	if (!m->hot) {
-		m->hot = true;
-		s->hot[s->hots++] = (uint32_t)(m - s->member);
-	}
+	m->at = *n;
+	list[(*n)++] = (struct watch) { .stir = m->rec->rx_stir,
+					.rung = m->rec->rx_rung,
+					.member = (uint32_t)(m - s->member) };
 }
 
-static void cool(struct epoll_set *s, struct member *m)
+static void list_remove(struct watch *list, uint32_t *n, struct epoll_set *s, struct member *m)
 {
-	uint32_t n = (uint32_t)(m - s->member);
+	list[m->at] = list[--*n];
+	s->member[list[m->at].member].at = m->at;
+}
 
+static void unarm(struct epoll_set *s, struct member *m)
+{
+	if (!m->armed)
+		return;
+	m->armed = false;
+	list_remove(s->cold, &s->colds, s, m);
+	stream_disarm(m->rec, m->belled);
+}
+
+void epoll_heat(struct epoll_set *s, struct member *m)
+{
+	unarm(s, m);
+	if (!m->hot) {
+		m->hot = true;
+		list_add(s->hot, &s->hots, s, m);
+	}
+	s->hot[m->at].always = m->fresh || (m->wish.events & (EPOLLOUT | EPOLLWRNORM));
+}
+
+void epoll_cool(struct epoll_set *s, struct member *m)
+{
 	if (!m->hot)
 		return;
 	m->hot = false;
-	for (uint32_t i = 0; i < s->hots; i++) {
-		if (s->hot[i] == n) {
-			s->hot[i] = s->hot[--s->hots];
-			return;
-		}
+	list_remove(s->hot, &s->hots, s, m);
+}
+
+bool epoll_arm(struct epoll_set *s, struct member *m, const uint64_t *told)
+{
+	bool belled = s->bell_pid && s->bell_pid == m->rec->bell_pid;
+
+	/* What is told from now on is seen by the arming, or stirs again. */
+	atomic_store(m->rec->rx_stir, 0);
+	if (!stream_arm(m->rec, told, belled)) {
+		atomic_store(m->rec->rx_stir, 1);
+		return false;
 	}
+	epoll_cool(s, m);
+	m->armed = true;
+	m->belled = belled;
+	list_add(s->cold, &s->colds, s, m);
+	return true;
+}
+
+void epoll_answer(struct epoll_set *s)
+{
+	s->rang = false;
+	for (uint32_t i = 0; i < s->colds; i++)
+		if (atomic_load_explicit(s->cold[i].rung, memory_order_relaxed))
+			atomic_store_explicit(s->cold[i].rung, 0, memory_order_relaxed);
+	/* Their stirring and then our being rung; our not being rung and then their stirring: one sees the other's. */
+	atomic_thread_fence(memory_order_seq_cst);
+	for (uint32_t i = s->colds; i-- > 0;)
+		if (atomic_load_explicit(s->cold[i].stir, memory_order_acquire))
+			epoll_heat(s, &s->member[s->cold[i].member]);
+}
+
+void epoll_hang_bell(struct epoll_set *s, int ep)
+{
+	struct epoll_event event = { .events = EPOLLIN | EPOLLET, .data.u64 = BELL_DATA };
+	int saved = errno;
+
+	if (!s->bell_pid && !s->exact && bell_own() >= 0 &&
+	    real(epoll_ctl)(ep, EPOLL_CTL_ADD, bell_own(), &event) == 0)
+		s->bell_pid = getpid();
+	errno = saved;
+}
+
+/* The kernel's set is going to be used by others, who know nothing of bells. */
+static void take_bell_down(struct epoll_set *s, int ep)
+{
+	if (s->bell_pid)
+		real(epoll_ctl)(ep, EPOLL_CTL_DEL, bell_own(), NULL);
+	s->bell_pid = 0;
 }
 
 static void set_dirty(struct epoll_set *s, struct member *m, bool dirty)
@@ -143,9 +212,8 @@ static void set_dirty(struct epoll_set *s, struct member *m, bool dirty)
 
 static void drop(struct epoll_set *s, struct member *m)
 {
-	if (m->armed)
-		stream_disarm(m->rec);
-	cool(s, m);
+	unarm(s, m);
+	epoll_cool(s, m);
 	set_dirty(s, m, false);
 	s->index[m->fd] = 0;
 	m->rec = NULL;
@@ -189,11 +257,8 @@ static void wake_sleepers(struct epoll_set *s, int ep, struct member *m)
 
 	if (m->armed || !sock_has_lane(m->rec))
 		return;
-	if (stream_arm(m->rec, NULL)) {
-		cool(s, m);
-		m->armed = true;
+	if (epoll_arm(s, m, NULL))
 		return;
-	}
 	event.events |= EPOLLOUT;
 	real(epoll_ctl)(ep, EPOLL_CTL_MOD, m->fd, &event);
 	m->kernel = event;
@@ -337,7 +402,7 @@ static void close_set(int fd, struct epoll_set *s)
 		return;
 	for (uint32_t i = 0; i < s->used; i++)
 		if (s->member[i].rec && s->member[i].armed)
-			stream_disarm(s->member[i].rec);
+			stream_disarm(s->member[i].rec, s->member[i].belled);
 	epoll_free(s);
 }
 
@@ -394,6 +459,7 @@ static void make_exact(struct epoll_set *s, int ep)
 {
 	lock_take(&s->lock);
 	s->exact = true;
+	take_bell_down(s, ep);
 	epoll_reconcile(s, ep);
 	for (uint32_t i = 0; i < s->used; i++) {
 		struct member *m = &s->member[i];
@@ -444,8 +510,15 @@ static void become_guest(struct epoll_set *s, int ep)
 	lock_init(&s->lock);
 	s->exact = true;
 	s->sleepers = 0;
+	s->bell_pid = 0; /* the one in there is the parent's */
+	s->colds = 0;
 	for (uint32_t i = 0; i < s->used; i++)
 		s->member[i].armed = false;
+}
+
+void epoll_exec(void)
+{
+	each_set(take_bell_down);
 }
 
 void epoll_forked(void)

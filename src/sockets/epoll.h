@@ -37,5 +37,7 @@ void epoll_passing(int fd);
 void epoll_lane_appeared(struct rec *r);
 void epoll_fork_prepare(void);
 void epoll_forked(void);
+/* Another program may inherit the kernel's sets. */
+void epoll_exec(void);
 
 #endif

@@ -13,13 +13,16 @@ struct member {
 	struct epoll_event wish;
 	struct epoll_event kernel; /* what the kernel was told */
 	int fd;
+	uint32_t at;   /* place in the list of hot or of cold ones */
 	uint32_t call; /* number of the wait that last reported it */
 	uint32_t next_free;
-	uint64_t told;         /* lane_rx_seen() when it was last reported */
+	uint64_t told;         /* lane_rx_seen() when it was last reported ... */
+	uint64_t looked;       /* ... or looked at */
 	uint32_t told_refused; /* rec->tx_refused when writability was last reported */
 	bool laned;
 	bool hot;      /* in the list of lanes to look at */
-	bool armed;    /* cold: its peer will ring */
+	bool armed;    /* cold: its peer will ring ... */
+	bool belled;   /* ... our bell */
 	bool dirty;    /* the kernel does not have the wish */
 	bool gone;     /* deleted by the program, not yet in the kernel */
 	bool disarmed; /* EPOLLONESHOT, until the next change */
@@ -29,12 +32,20 @@ struct member {
 
 #define EPOLL_HINTS 4096
 
+/* A lane in one of the lists. What a look needs stands together, so that a thousand are soon looked at. */
+struct watch {
+	_Atomic uint8_t *stir;
+	_Atomic uint32_t *rung;
+	uint32_t member;
+	bool always; /* there is more to look at than what came in */
+};
+
 struct epoll_set {
 	struct lock lock;
 	struct member *member;
 	uint32_t *index; /* by descriptor: number of the member + 1 */
-	uint32_t *hot;
-	uint32_t used, free, hots, dirty;
+	struct watch *hot, *cold;
+	uint32_t used, free, hots, colds, dirty;
 	_Atomic uint32_t sleepers;
 	uint32_t refs; /* descriptors */
 	uint32_t call; /* counts waits */
@@ -44,6 +55,8 @@ struct epoll_set {
 	uint32_t spin;
 	uint64_t looked;               /* when the kernel's set was last asked */
 	uint32_t by_data[EPOLL_HINTS]; /* number of a member + 1, perhaps out of date */
+	int32_t bell_pid; /* the process whose bell hangs in the kernel's set; 0: none */
+	bool rang;
 	bool exact;
 	bool no_room; /* waited for room in vain: the carrier has some */
 };
@@ -52,6 +65,14 @@ extern _Atomic uint32_t epoll_lanes;
 
 void epoll_free(struct epoll_set *s);
 void epoll_heat(struct epoll_set *s, struct member *m);
+/* Hot no more, and not told of to the peer either. */
+void epoll_cool(struct epoll_set *s, struct member *m);
+/* Its peer rings from now on, if there is anything beyond `told`. False: there is already. */
+bool epoll_arm(struct epoll_set *s, struct member *m, const uint64_t *told);
+/* Somebody rang: which of the cold ones was it? */
+void epoll_answer(struct epoll_set *s);
+/* There are lanes in the set: hang our bell into it. */
+void epoll_hang_bell(struct epoll_set *s, int ep);
 void epoll_reconcile(struct epoll_set *s, int ep);
 
 #endif

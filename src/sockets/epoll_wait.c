@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/util.h"
+#include "sockets/bell.h"
 #include "sockets/epoll_priv.h"
 #include "sockets/process.h"
 #include "sockets/real.h"
@@ -22,7 +23,7 @@
 #define SLICE_NS (20 * (int64_t)NSEC_PER_MSEC)
 
 /* Lanes came up since the last call: which of the members have one? */
-static void find_lanes(struct epoll_set *s)
+static void find_lanes(struct epoll_set *s, int ep)
 {
 	uint32_t now = atomic_load_explicit(&epoll_lanes, memory_order_acquire);
 
@@ -36,6 +37,7 @@ static void find_lanes(struct epoll_set *s)
 			m->laned = true;
 			m->fresh = true;
 			epoll_heat(s, m);
+			epoll_hang_bell(s, ep);
 		}
 	}
 }
@@ -99,6 +101,29 @@ static uint32_t edges(struct member *m, uint32_t ready)
 	return ready;
 }
 
+/* More lanes than this are looked at by what stirs; fewer by what they hold, which is a line less to fetch. */
+#define FEW 4
+
+static bool is_quiet(const struct epoll_set *s, uint32_t i)
+{
+	return s->hots > FEW && !s->hot[i].always &&
+	       !atomic_load_explicit(s->hot[i].stir, memory_order_acquire);
+}
+
+/* Looked at, and nothing came in: quiet until it stirs again. */
+static void settle(struct epoll_set *s, struct member *m)
+{
+	struct watch *w = &s->hot[m->at];
+
+	w->always = m->wish.events & OUT;
+	if (s->hots <= FEW)
+		return;
+	atomic_store_explicit(w->stir, 0, memory_order_relaxed);
+	atomic_thread_fence(memory_order_seq_cst);
+	if (lane_rx_seen(&m->rec->rx) != m->looked)
+		atomic_store_explicit(w->stir, 1, memory_order_relaxed);
+}
+
 /* The kernel was asked for other events than the program wishes by now: ask for those. */
 static uint32_t ask_again(struct member *m)
 {
@@ -124,10 +149,13 @@ static uint32_t report(struct epoll_set *s, struct member *m)
 
 	if (m->gone || m->disarmed || m->call == s->call || !sock_has_lane(m->rec))
 		return 0;
+	m->looked = lane_rx_seen(&m->rec->rx);
 	ready = lane_events(s, m);
 	if (m->wish.events & EPOLLET)
 		ready = edges(m, ready);
 	m->fresh = false;
+	if (!(ready & IN))
+		settle(s, m);
 	/* What the carrier has is not ours to see. */
 	if (ready && ((m->wish.events & EPOLLONESHOT) || stream_ask_kernel(m->rec)))
 		ready |= ask_again(m);
@@ -143,8 +171,9 @@ static int look_at_lanes(struct epoll_set *s, struct epoll_event *events, int n,
 	uint32_t count = s->hots;
 
 	for (uint32_t i = 0; i < count && n < max; i++) {
-		struct member *m = &s->member[s->hot[(s->turn + i) % count]];
-		uint32_t ready = report(s, m);
+		uint32_t at = s->turn + i < count ? s->turn + i : (s->turn + i) % count;
+		struct member *m = &s->member[s->hot[at].member];
+		uint32_t ready = is_quiet(s, at) ? 0 : report(s, m);
 
 		if (ready) {
 			events[n].events = ready;
@@ -194,8 +223,13 @@ static struct member *by_data(struct epoll_set *s, uint64_t data)
 /* An event from the kernel: whose is it, and does the program still want it? */
 static bool filter(struct epoll_set *s, struct epoll_event *event, bool last)
 {
-	struct member *m = by_data(s, event->data.u64);
+	struct member *m;
 
+	if (event->data.u64 == BELL_DATA) {
+		s->rang = true;
+		return false;
+	}
+	m = by_data(s, event->data.u64);
 	if (!m)
 		return true;
 	if (m->laned)
@@ -234,26 +268,34 @@ static int ask_kernel(int ep, struct epoll_event *events, int max, int64_t ns, c
 	return real(epoll_wait)(ep, events, max, ns < 0 ? -1 : (int)((ns + 999999) / 1000000));
 }
 
-/* With the lock; gives it up while it sleeps. */
+/* The most that the kernel is asked for at a time. */
+#define BATCH 256
+
+/* With the lock; gives it up while it sleeps. What the program is not told of never stands in its memory. */
 static int from_kernel(struct epoll_set *s, int ep, struct epoll_event *events, int max, int64_t ns,
 		       const sigset_t *mask, bool last)
 {
+	struct epoll_event got[BATCH];
 	int n, kept = 0, saved;
 
+	if (max > BATCH)
+		max = BATCH;
 	s->looked = clock_now();
 	if (ns != 0) {
 		s->sleepers++;
 		lock_give(&s->lock);
 	}
-	n = ask_kernel(ep, events, max, ns, mask);
+	n = ask_kernel(ep, got, max, ns, mask);
 	saved = errno;
 	if (ns != 0) {
 		lock_take(&s->lock);
 		s->sleepers--;
 	}
 	for (int i = 0; i < n; i++)
-		if (filter(s, &events[i], ns != 0 || last))
-			events[kept++] = events[i];
+		if (filter(s, &got[i], ns != 0 || last))
+			events[kept++] = got[i];
+	if (s->rang)
+		epoll_answer(s);
 	/* Nothing but stale events, and as many as fit: others may wait behind them. */
 	if (n == max && kept == 0)
 		epoll_reconcile(s, ep);
@@ -266,9 +308,11 @@ static bool any_ready(void *arg)
 	struct epoll_set *s = arg;
 
 	for (uint32_t i = 0; i < s->hots; i++) {
-		struct member *m = &s->member[s->hot[i]];
+		struct member *m = &s->member[s->hot[i].member];
 		uint64_t word;
 
+		if (is_quiet(s, i))
+			continue;
 		if (m->gone || m->disarmed || !sock_has_lane(m->rec))
 			continue;
 		word = atomic_load_explicit(&m->rec->rx.dir->word, memory_order_acquire);
@@ -290,7 +334,7 @@ static uint32_t peers_cpu(struct epoll_set *s)
 	uint32_t other = me;
 
 	for (uint32_t i = 0; i < s->hots && i < 8; i++) {
-		struct rec *r = s->member[s->hot[i]].rec;
+		struct rec *r = s->member[s->hot[i].member].rec;
 
 		if (!sock_has_lane(r))
 			continue;
@@ -315,10 +359,7 @@ static bool arm_one(struct epoll_set *s, struct member *m)
 		return true;
 	if (edge && m->fresh && stream_readable(m->rec))
 		return false;
-	if (!stream_arm(m->rec, edge ? &m->told : NULL))
-		return false;
-	m->armed = true;
-	return true;
+	return epoll_arm(s, m, edge ? &m->told : NULL);
 }
 
 /* Let the peers ring. False: one is readable already. */
@@ -326,7 +367,7 @@ static bool arm_all(struct epoll_set *s, bool *unread)
 {
 	*unread = false;
 	while (s->hots > 0) {
-		struct member *m = &s->member[s->hot[s->hots - 1]];
+		struct member *m = &s->member[s->hot[s->hots - 1].member];
 
 		if (sock_has_lane(m->rec)) {
 			stream_serve(m->rec, m->fd);
@@ -336,8 +377,7 @@ static bool arm_all(struct epoll_set *s, bool *unread)
 				return false;
 			stream_trim(m->rec);
 		}
-		m->hot = false;
-		s->hots--;
+		epoll_cool(s, m);
 	}
 	return true;
 }
@@ -380,6 +420,9 @@ static int sleep_in_kernel(struct epoll_set *s, int ep, struct epoll_event *even
 	}
 	if (!arm_all(s, &unread))
 		return 0;
+	epoll_answer(s);
+	if (s->hots > 0)
+		return 0;
 	epoll_reconcile(s, ep);
 	for (;;) {
 		int64_t left = time_left(timeout, start);
@@ -420,7 +463,7 @@ static bool nap_for_room(struct epoll_set *s, int64_t left, int *result)
 	struct rec *r = NULL;
 
 	for (uint32_t i = 0; i < s->hots && !r; i++) {
-		struct member *m = &s->member[s->hot[i]];
+		struct member *m = &s->member[s->hot[i].member];
 
 		if (!m->gone && !m->disarmed && (m->wish.events & OUT) && was_refused(m) &&
 		    stream_wants_room(m->rec))
@@ -442,7 +485,7 @@ static int look_awake(struct epoll_set *s, int ep, struct epoll_event *events, i
 {
 	int n = 0;
 
-	find_lanes(s);
+	find_lanes(s, ep);
 	find_refused(s);
 	if (s->hots == 0)
 		return 0;

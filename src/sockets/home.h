@@ -81,7 +81,8 @@ struct rec {
 	_Atomic uint32_t procs; /* processes of the family that hold it */
 	_Atomic uint32_t flags; /* enum rec_flag */
 	_Atomic uint32_t busy;  /* calls inside the kernel that move octets without our positions */
-	_Atomic uint32_t armed; /* sleepers that rely on LANE_WAITING */
+	_Atomic uint32_t armed; /* sleepers that rely on LANE_WAITING ... */
+	uint32_t armed_bell;    /* ... and those of them that our bell wakes */
 	_Atomic uint32_t pins;  /* calls that will touch the record again */
 	_Atomic int32_t heir;   /* descriptor left to a blocked call by close(), or -1 */
 	uint32_t role;          /* enum rec_role */
@@ -98,6 +99,10 @@ struct rec {
 	uint32_t side; /* 0: made it, 1: attached to it */
 	uint32_t lane; /* number within the arena */
 	void *arena;
+	_Atomic uint8_t *rx_stir, *tx_stir; /* in the arena: ours, and the peer's */
+	_Atomic uint32_t *rx_rung, *tx_rung;
+	uint32_t bell_asked;
+	int32_t bell_pid;     /* the process whose bell the peer has */
 	uint64_t peer_cookie; /* of the socket at the other end; the kernel has confirmed it */
 	uint64_t looked_at;   /* when the carrier was last asked for the peer's end */
 	_Atomic int32_t pending_error;

@@ -6,6 +6,7 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
+#include "sockets/epoll.h"
 #include "sockets/hook.h"
 #include "sockets/meet.h"
 #include "sockets/report.h"
@@ -52,6 +53,7 @@ static bool before_exec(void)
 		return false;
 	report_process();
 	sock_each(hand_over, NULL);
+	epoll_exec();
 	return true;
 }
 

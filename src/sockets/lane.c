@@ -104,7 +104,7 @@ enum lane_way lane_tx_look(struct lane_tx *tx, size_t want, uint64_t *word, size
 	/* Back from overflow: not for a few octets of room. */
 	if (!lane_tx_in_ring(tx) && (*room < LANE_RING / 2 || !tx_may_turn(tx, 2)))
 		return LANE_CARRIER;
-	if (w & LANE_WAITING)
+	if (lane_tx_needs_octet(tx, w))
 		return tx_may_turn(tx, 2) ? LANE_BELL : LANE_LEAVE;
 	return *room == 0 ? LANE_FULL : LANE_RING_OK;
 }
@@ -169,12 +169,13 @@ bool lane_tx_publish(struct lane_tx *tx, uint64_t word, size_t n, bool bell)
 	if ((!in_ring || bell) && n > 0)
 		atomic_store_explicit(&tx->dir->turn[turns++ % LANE_TURNS], tx->pos + bell,
 				      memory_order_relaxed);
-	new = (word & ~(LANE_PLACE | LANE_NAPPING | (bell ? LANE_WAITING : 0))) |
+	new = (word & ~(LANE_PLACE | LANE_NAPPING | (bell ? LANE_WAITING | LANE_BELLED : 0))) |
 	      (uint64_t)turns << LANE_TURN_SHIFT | tail;
 	if (!atomic_compare_exchange_strong_explicit(&tx->dir->word, &word, new,
-						     memory_order_acq_rel, memory_order_relaxed))
+						     memory_order_seq_cst, memory_order_relaxed))
 		return false;
 	tx->wake = word & LANE_NAPPING;
+	tx->belled = !bell && (word & LANE_WAITING);
 	tx->tail = tail;
 	tx->turns = turns;
 	tx->pos += n + bell;
@@ -414,19 +415,20 @@ void lane_rx_exit(struct lane_rx *rx)
 	atomic_fetch_and_explicit(&rx->dir->word, ~LANE_INSIDE, memory_order_acq_rel);
 }
 
-bool lane_rx_arm(struct lane_rx *rx, uint64_t place)
+bool lane_rx_arm(struct lane_rx *rx, uint64_t place, bool belled)
 {
+	const uint64_t flags = LANE_WAITING | (belled ? LANE_BELLED : 0);
 	uint64_t w = load_word(rx->dir);
 
 	do {
 		if ((w & LANE_PLACE) != place)
 			return false;
-		if (w & LANE_WAITING)
+		if ((w & (LANE_WAITING | LANE_BELLED)) == flags)
 			return true;
 		/* Naps are over; another thread's ends by itself. */
 	} while (!atomic_compare_exchange_weak_explicit(
-		&rx->dir->word, &w, (w & ~LANE_NAPPING) | LANE_WAITING, memory_order_acq_rel,
-		memory_order_acquire));
+		&rx->dir->word, &w, (w & ~(LANE_NAPPING | LANE_BELLED)) | flags,
+		memory_order_acq_rel, memory_order_acquire));
 	return true;
 }
 
@@ -446,7 +448,8 @@ bool lane_rx_nap(struct lane_rx *rx, uint32_t *value)
 void lane_rx_disarm(struct lane_rx *rx)
 {
 	if (load_word(rx->dir) & LANE_WAITING)
-		atomic_fetch_and_explicit(&rx->dir->word, ~LANE_WAITING, memory_order_acq_rel);
+		atomic_fetch_and_explicit(&rx->dir->word, ~(LANE_WAITING | LANE_BELLED),
+					  memory_order_acq_rel);
 }
 
 size_t lane_rx_ready(const struct lane_rx *rx)

@@ -54,6 +54,8 @@
 #define LANE_FIN (1ull << 53)
 /* The receiver sleeps for a moment on the upper half of the word (futex): wake it. */
 #define LANE_NAPPING (1ull << 56)
+/* With LANE_WAITING: its process's bell wakes it as well. */
+#define LANE_BELLED (1ull << 57)
 
 struct lane_dir {
 	/* written by the sender (and the receiver's flags) */
@@ -79,7 +81,9 @@ struct lane_tx {
 	uint32_t head; /* the receiver's, when last looked at */
 	uint32_t high; /* how far into the ring octets were ever written, for trimming */
 	uint16_t turns;
-	bool wake; /* what was just told of met a napping receiver: the caller must wake it */
+	bool wake;   /* what was just told of met a napping receiver: the caller must wake it */
+	bool belled; /* ... a receiver that waits for its bell: the caller must see to that */
+	bool can_ring;
 };
 
 /* The receiver's own state. */
@@ -140,6 +144,12 @@ int lane_tx_space(struct lane_tx *tx, size_t room, struct iovec out[2]);
 /* Make `n` copied octets visible; `bell`: one octet before them goes by the carrier, and the caller
  * must send it now. False: the word changed, look again (nothing happened). */
 bool lane_tx_publish(struct lane_tx *tx, uint64_t word, size_t n, bool bell);
+/* The receiver sleeps, and only an octet on the carrier wakes it. */
+static inline bool lane_tx_needs_octet(const struct lane_tx *tx, uint64_t word)
+{
+	return (word & LANE_WAITING) && !((word & LANE_BELLED) && tx->can_ring);
+}
+
 /* The receiver has taken all that went by the carrier. */
 static inline bool lane_tx_carrier_is_empty(const struct lane_tx *tx)
 {
@@ -206,8 +216,8 @@ static inline uint64_t lane_rx_here(const struct lane_rx *rx)
 	return rx->head | (uint64_t)rx->turns << LANE_TURN_SHIFT;
 }
 
-/* About to sleep until the sender gets beyond `place`. False: it has; look again. */
-bool lane_rx_arm(struct lane_rx *rx, uint64_t place);
+/* About to sleep until the sender gets beyond `place`; `belled`: the bell will do. False: it has; look again. */
+bool lane_rx_arm(struct lane_rx *rx, uint64_t place, bool belled);
 void lane_rx_disarm(struct lane_rx *rx);
 /* About to nap until the sender does anything. False: it has. `*value` is what lane_nap_word() must still hold. */
 bool lane_rx_nap(struct lane_rx *rx, uint32_t *value);

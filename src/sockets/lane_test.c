@@ -175,11 +175,11 @@ static void lane_rings_when_receiver_waits_for_more_than_it_knows(void **st)
 	put(10, false);
 	assert_int_equal(see(), LANE_FROM_RING);
 	assert_int_equal(lane_rx_seen(&rx), 10 | LANE_TURN_ONE);
-	assert_false(lane_rx_arm(&rx, 9 | LANE_TURN_ONE));
-	assert_false(lane_rx_arm(&rx, 10));
-	assert_true(lane_rx_arm(&rx, 10 | LANE_TURN_ONE));
+	assert_false(lane_rx_arm(&rx, 9 | LANE_TURN_ONE, false));
+	assert_false(lane_rx_arm(&rx, 10, false));
+	assert_true(lane_rx_arm(&rx, 10 | LANE_TURN_ONE, false));
 	put(5, true);
-	assert_false(lane_rx_arm(&rx, 10 | LANE_TURN_ONE));
+	assert_false(lane_rx_arm(&rx, 10 | LANE_TURN_ONE, false));
 	take(10, 10);
 	take_carrier(1, 1);
 	take(4, 4);
@@ -189,7 +189,7 @@ static void lane_rings_alone_when_ring_is_full(void **st)
 {
 	put(LANE_RING, false);
 	assert_int_equal(see(), LANE_FROM_RING);
-	assert_true(lane_rx_arm(&rx, lane_rx_seen(&rx)));
+	assert_true(lane_rx_arm(&rx, lane_rx_seen(&rx), false));
 	assert_int_equal(look(10), LANE_BELL);
 	assert_int_equal(room, 0);
 	assert_true(lane_tx_publish(&tx, word, 0, true));

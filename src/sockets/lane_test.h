@@ -100,7 +100,7 @@ static inline void put_carrier(size_t n)
 
 static inline bool arm(void)
 {
-	return lane_rx_arm(&rx, lane_rx_here(&rx));
+	return lane_rx_arm(&rx, lane_rx_here(&rx), false);
 }
 
 static inline void leave(void)

@@ -14,12 +14,15 @@
 #include "base/clock.h"
 #include "base/util.h"
 #include "sockets/arena.h"
+#include "sockets/bell.h"
 #include "sockets/board.h"
 #include "sockets/meet.h"
 #include "sockets/process.h"
 #include "sockets/real.h"
 
 static uint8_t mailbox_name[MAILBOX_NAME];
+/* How often a connection looks for the bell of its peer. */
+#define BELL_ASKS 8
 
 #ifndef SO_NETNS_COOKIE
 #define SO_NETNS_COOKIE 71
@@ -130,19 +133,29 @@ static bool same_user(int fd, pid_t *pid)
 	return cred.uid == geteuid();
 }
 
-static bool send_fd(const struct board_slot *slot, int fd)
+/* What is put into mailboxes, with descriptors. */
+struct letter {
+	enum { LETTER_LANES = 'L', LETTER_BELL = 'B' } kind;
+	uint64_t arena;                /* LETTER_BELL: which one's peer this is */
+	uint8_t mailbox[MAILBOX_NAME]; /* of the sender */
+};
+
+#define LETTER_FDS 2
+
+/* To the process `pid`, or nobody. */
+static bool send_letter(const uint8_t mailbox[MAILBOX_NAME], pid_t pid, struct letter *letter,
+			const int *fds, size_t n)
 {
 	struct sockaddr_un name = { .sun_family = AF_UNIX };
-	size_t length = strnlen((const char *)slot->mailbox + 1, sizeof(slot->mailbox) - 1) + 1;
-	char control[CMSG_SPACE(sizeof(int))] = { 0 };
-	char octet = 'L';
-	struct iovec iov = { &octet, 1 };
+	size_t length = strnlen((const char *)mailbox + 1, MAILBOX_NAME - 1) + 1;
+	char control[CMSG_SPACE(LETTER_FDS * sizeof(int))] = { 0 };
+	struct iovec iov = { letter, sizeof(*letter) };
 	struct msghdr msg = { .msg_iov = &iov,
 			      .msg_iovlen = 1,
 			      .msg_control = control,
-			      .msg_controllen = sizeof(control) };
+			      .msg_controllen = CMSG_SPACE(n * sizeof(int)) };
 	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-	pid_t pid = 0;
+	pid_t other = 0;
 	bool ok;
 	int s = real(socket)(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
@@ -150,44 +163,88 @@ static bool send_fd(const struct board_slot *slot, int fd)
 		return false;
 	c->cmsg_level = SOL_SOCKET;
 	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(c), &fd, sizeof(fd));
-	memcpy(name.sun_path, slot->mailbox, sizeof(slot->mailbox));
+	c->cmsg_len = CMSG_LEN(n * sizeof(int));
+	memcpy(CMSG_DATA(c), fds, n * sizeof(int));
+	memcpy(letter->mailbox, mailbox_name, sizeof(letter->mailbox));
+	memcpy(name.sun_path, mailbox, MAILBOX_NAME);
 	ok = real(connect)(s, (struct sockaddr *)&name,
 			   (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length)) == 0 &&
-	     same_user(s, &pid) && pid == (pid_t)slot->pid &&
-	     real(sendmsg)(s, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
+	     same_user(s, &other) && other == pid &&
+	     real(sendmsg)(s, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof(*letter);
 	real(close)(s);
 	return ok;
 }
 
-/* One message of somebody who is the same user: a memory file, and nothing else. */
-static void read_mail(int s, pid_t pid)
+static bool send_lanes(const struct board_slot *slot, int fd)
 {
-	char control[CMSG_SPACE(4 * sizeof(int))];
-	char octet;
-	struct iovec iov = { &octet, 1 };
+	struct letter letter = { .kind = LETTER_LANES };
+	int fds[LETTER_FDS] = { fd, bell_own() };
+
+	return send_letter(slot->mailbox, (pid_t)slot->pid, &letter, fds, fds[1] >= 0 ? 2 : 1);
+}
+
+static uint64_t mailbox_key(const uint8_t mailbox[MAILBOX_NAME])
+{
+	uint64_t key;
+
+	memcpy(&key, mailbox, sizeof(key));
+	return key;
+}
+
+/* A memory file, and perhaps the bell of who made it: that one gets ours. Takes the descriptors. */
+static void take_lanes(const struct letter *letter, pid_t pid, const int *fds, size_t n)
+{
+	struct letter answer = { .kind = LETTER_BELL };
+	struct arena *a = arena_map(fds[0], pid);
+	int own = a ? bell_own() : -1;
+
+	if (a && n == 2)
+		arena_set_bell(a, mailbox_key(letter->mailbox), fds[1]);
+	else if (n == 2)
+		real(close)(fds[1]);
+	if (own < 0)
+		return;
+	answer.arena = arena_id(a);
+	send_letter(letter->mailbox, pid, &answer, &own, 1);
+}
+
+static void take_bell(const struct letter *letter, pid_t pid, int fd)
+{
+	struct arena *a = arena_made_for(letter->arena, pid);
+
+	if (a)
+		arena_set_bell(a, mailbox_key(letter->mailbox), fd);
+	else
+		real(close)(fd);
+}
+
+/* One letter of somebody who is the same user. */
+static void read_letter(int s, pid_t pid)
+{
+	char control[CMSG_SPACE(2 * LETTER_FDS * sizeof(int))];
+	struct letter letter = { 0 };
+	struct iovec iov = { &letter, sizeof(letter) };
 	struct msghdr msg = { .msg_iov = &iov,
 			      .msg_iovlen = 1,
 			      .msg_control = control,
 			      .msg_controllen = sizeof(control) };
-	struct cmsghdr *c;
+	ssize_t size = real(recvmsg)(s, &msg, MSG_CMSG_CLOEXEC);
+	struct cmsghdr *c = size >= 0 ? CMSG_FIRSTHDR(&msg) : NULL;
+	int fds[2 * LETTER_FDS + 1];
 	size_t n;
-	int fd;
 
-	if (real(recvmsg)(s, &msg, MSG_CMSG_CLOEXEC) < 0)
-		return;
-	c = CMSG_FIRSTHDR(&msg);
 	if (!c || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
 		return;
-	n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-	for (size_t i = 0; i < n; i++) {
-		memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));
-		if (n == 1)
-			arena_map(fd, pid);
-		else
-			real(close)(fd);
-	}
+	n = min_size((c->cmsg_len - CMSG_LEN(0)) / sizeof(int), ARRAY_SIZE(fds));
+	memcpy(fds, CMSG_DATA(c), n * sizeof(int));
+	if (size == (ssize_t)sizeof(letter) && letter.kind == LETTER_LANES &&
+	    (n == 1 || n == LETTER_FDS))
+		take_lanes(&letter, pid, fds, n);
+	else if (size == (ssize_t)sizeof(letter) && letter.kind == LETTER_BELL && n == 1)
+		take_bell(&letter, pid, fds[0]);
+	else
+		for (size_t i = 0; i < n; i++)
+			real(close)(fds[i]);
 }
 
 /* Map everything that waits in the mailbox. What strangers sent is never taken out. */
@@ -200,7 +257,7 @@ static void empty_mailbox(void)
 	while (box >= 0 &&
 	       (s = real(accept4)(box, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
 		if (same_user(s, &pid))
-			read_mail(s, pid);
+			read_letter(s, pid);
 		real(close)(s);
 	}
 }
@@ -258,7 +315,7 @@ static enum meet_result claim(struct rec *r, struct board_slot *slot, enum why *
 	if (!a)
 		return MEET_NEVER;
 	if (fd >= 0) {
-		bool sent = send_fd(slot, fd);
+		bool sent = send_lanes(slot, fd);
 
 		real(close)(fd);
 		if (!sent) {
@@ -375,6 +432,22 @@ void meet_withdraw(struct rec *r)
 		slot.state = BOARD_EMPTY;
 		board_write(r->slot, &slot);
 	}
+}
+
+int meet_bell(struct rec *r)
+{
+	int bell = arena_bell(r->arena);
+
+	/* The other end's letter may have come since. */
+	if (bell < 0 && r->side == 0 && r->bell_asked < BELL_ASKS && process_is_self()) {
+		int saved = errno;
+
+		r->bell_asked++;
+		empty_mailbox();
+		bell = arena_bell(r->arena);
+		errno = saved;
+	}
+	return bell;
 }
 
 void meet_forked(void)

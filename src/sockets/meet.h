@@ -27,6 +27,8 @@ enum meet_result meet_peer(struct rec *r, enum why *why);
 enum meet_result meet_check(struct rec *r, enum why *why);
 /* Take our offer away. */
 void meet_withdraw(struct rec *r);
+/* The bell of the peer's process, or -1. */
+int meet_bell(struct rec *r);
 /* This process is a child now: nothing of what it knew is its own. */
 void meet_forked(void);
 

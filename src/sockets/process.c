@@ -91,8 +91,10 @@ static void on_fork_prepare(void)
 static void become_child(void)
 {
 	tid = 0;
-	for (int i = OUR_MAILBOX; i < OUR_FDS; i++)
+	/* Inherited lanes may still ring the bells of their peers. */
+	for (int i = OUR_MAILBOX; i < OUR_PEERS; i++)
 		process_drop(i);
+	bell_forked();
 	meet_forked();
 	epoll_forked();
 	home = NULL;

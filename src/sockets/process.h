@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "sockets/bell.h"
 #include "sockets/home.h"
 #include "sockets/policy.h"
 
@@ -29,7 +30,14 @@ struct settings {
 };
 
 /* Descriptors of ours. Programs must not close them by chance, and we must notice if they do. */
-enum process_fd { OUR_HOME, OUR_MAILBOX, OUR_BOARD, OUR_FDS };
+enum process_fd {
+	OUR_HOME,
+	OUR_MAILBOX,
+	OUR_BOARD,
+	OUR_BELL,
+	OUR_PEERS, /* bells of other processes */
+	OUR_FDS = OUR_PEERS + BELL_PEERS,
+};
 
 extern struct settings settings;
 extern struct home *home; /* NULL: none yet, or none to be had */

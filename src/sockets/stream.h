@@ -52,9 +52,9 @@ int stream_await_room(struct rec *r, int64_t ns);
 /* The program is told that it is writable because the kernel says so. */
 void stream_told_writable(struct rec *r);
 /* May a sleeper rely on the kernel for this one? False: it is readable now. Undo with disarm. For edges: `told` is
- * what lane_rx_seen() gave when it was reported; only what came after it counts. */
-bool stream_arm(struct rec *r, const uint64_t *told);
-void stream_disarm(struct rec *r);
+ * what lane_rx_seen() gave when it was reported; only what came after it counts. `belled`: our bell wakes it, too. */
+bool stream_arm(struct rec *r, const uint64_t *told, bool belled);
+void stream_disarm(struct rec *r, bool belled);
 /* About to sleep: give memory back that bulk traffic has used. */
 void stream_trim(struct rec *r);
 /* Serve what the peer asks for between calls (recall). */

@@ -158,7 +158,7 @@ static bool recall(struct rec *r, int fd)
 
 	/* Always asked for: the peer may be about to publish. */
 	atomic_fetch_or(&r->rx.dir->word, LANE_GONE | LANE_RECALL);
-	atomic_fetch_and(&r->rx.dir->word, ~LANE_WAITING);
+	atomic_fetch_and(&r->rx.dir->word, ~(LANE_WAITING | LANE_BELLED));
 	while (atomic_load(&r->rx.dir->word) & LANE_RECALL) {
 		bool gone = real(poll)(&p, 1, 0) > 0;
 

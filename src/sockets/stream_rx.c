@@ -197,6 +197,13 @@ static enum end foreign(struct rec *r, int fd, struct lane_iov *to, size_t want,
 	return from_carrier(r, fd, to, want, flags, got) == END_FULL ? END_FULL : END_CARRIER;
 }
 
+/* For the next call; whoever waits must see it. */
+static void keep_error(struct rec *r, int error)
+{
+	atomic_store(&r->pending_error, error);
+	atomic_store(r->rx_stir, 1);
+}
+
 /* One round with the lock. */
 static enum end round_of(struct rec *r, int fd, struct lane_iov *to, size_t want, int flags,
 			 bool ask, size_t *got)
@@ -210,8 +217,8 @@ static enum end round_of(struct rec *r, int fd, struct lane_iov *to, size_t want
 		end = gather(r, fd, to, want, flags, got);
 	if (*got > before && end != END_FULL) {
 		if (end == END_ERROR)
-			atomic_store(&r->pending_error, errno); /* for the next call */
-		return END_FULL;                                /* something to return is enough */
+			keep_error(r, errno);
+		return END_FULL; /* something to return is enough */
 	}
 	if (end == END_EOF)
 		end = at_end(r);
@@ -232,7 +239,7 @@ static bool stirs(void *arg)
 
 static void unsleep(struct rec **r)
 {
-	stream_disarm(*r);
+	stream_disarm(*r, false);
 }
 
 static void let_go(struct rec **r)
@@ -281,7 +288,7 @@ static int sleep_on_carrier(struct rec *r, int fd, bool some)
 	char octet;
 	ssize_t n;
 
-	if (!stream_arm(r, NULL))
+	if (!stream_arm(r, NULL, false))
 		return 0;
 	stream_trim(r);
 	{
@@ -336,6 +343,12 @@ static int pending_error(struct rec *r)
 	return atomic_exchange(&r->pending_error, 0);
 }
 
+/* Every sleeper of this socket is woken by our bell. */
+static bool all_belled(const struct rec *r)
+{
+	return r->armed_bell == atomic_load_explicit(&r->armed, memory_order_relaxed);
+}
+
 /* A round with the lock taken and given back. False: nothing to be had with this record any more. */
 static bool locked_round(struct rec *r, int fd, struct lane_iov *to, size_t want, int flags,
 			 bool ask, size_t *got, enum end *end)
@@ -352,7 +365,7 @@ static bool locked_round(struct rec *r, int fd, struct lane_iov *to, size_t want
 	*end = round_of(r, fd, to, want, flags, ask, got);
 	/* Somebody else sleeps for this socket, and the octet that woke it may be taken now. */
 	if (atomic_load_explicit(&r->armed, memory_order_relaxed))
-		lane_rx_arm(&r->rx, lane_rx_here(&r->rx));
+		lane_rx_arm(&r->rx, lane_rx_here(&r->rx), all_belled(r));
 	rec_lock_give(&r->rx_lock);
 	return true;
 }
@@ -454,7 +467,7 @@ bool stream_readable(struct rec *r)
 }
 
 /* Counting sleepers and telling the sender of them happen together: with the lock. */
-bool stream_arm(struct rec *r, const uint64_t *told)
+bool stream_arm(struct rec *r, const uint64_t *told, bool belled)
 {
 	bool ok = true;
 	uint64_t word;
@@ -462,11 +475,13 @@ bool stream_arm(struct rec *r, const uint64_t *told)
 
 	if (!rec_lock_take(&r->rx_lock))
 		return false;
+	r->armed_bell += belled;
+	atomic_fetch_add(&r->armed, 1);
 	for (int tries = 0; ok && sock_has_lane(r); tries++) {
 		enum lane_from from;
 
-		if ((told && lane_rx_arm(&r->rx, *told)) ||
-		    lane_rx_arm(&r->rx, lane_rx_here(&r->rx)))
+		if ((told && lane_rx_arm(&r->rx, *told, all_belled(r))) ||
+		    lane_rx_arm(&r->rx, lane_rx_here(&r->rx), all_belled(r)))
 			break;
 		/* Turns that lead nowhere yet must be made, or the next octet finds us asleep. */
 		from = lane_rx_look(&r->rx, &word, &limit);
@@ -474,16 +489,19 @@ bool stream_arm(struct rec *r, const uint64_t *told)
 			break; /* octets are on their way there */
 		ok = from != LANE_FROM_RING && from != LANE_FROM_BROKEN && tries < STREAM_TRIES;
 	}
-	if (ok)
-		atomic_fetch_add(&r->armed, 1);
+	if (!ok) {
+		r->armed_bell -= belled;
+		atomic_fetch_sub(&r->armed, 1);
+	}
 	rec_lock_give(&r->rx_lock);
 	return ok;
 }
 
-void stream_disarm(struct rec *r)
+void stream_disarm(struct rec *r, bool belled)
 {
 	bool locked = rec_lock_take(&r->rx_lock);
 
+	r->armed_bell -= belled;
 	if (atomic_fetch_sub(&r->armed, 1) == 1 && sock_has_lane(r))
 		lane_rx_disarm(&r->rx);
 	if (locked)

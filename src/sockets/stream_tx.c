@@ -10,6 +10,9 @@
 
 #include "base/clock.h"
 #include "base/util.h"
+#include "sockets/arena.h"
+#include "sockets/bell.h"
+#include "sockets/meet.h"
 #include "sockets/nap.h"
 #include "sockets/process.h"
 #include "sockets/real.h"
@@ -111,6 +114,28 @@ static int ring_bell(struct rec *r, int fd, uint8_t octet, int flags)
 	return 0;
 }
 
+/* Something was published: whoever looks, naps or waits for its bell must know. */
+static void tell(struct rec *r)
+{
+	/* Mostly set already, and then not written: the line stays with both. */
+	if (!atomic_load(r->tx_stir))
+		atomic_store_explicit(r->tx_stir, 1, memory_order_release);
+	if (r->tx.wake)
+		nap_end(r->tx.dir);
+	/* Once per sleep of the process, not per lane. */
+	if (r->tx.belled && !atomic_exchange(r->tx_rung, 1))
+		bell_ring(arena_bell(r->arena));
+}
+
+/* The receiver waits for its bell. Do we have it by now? */
+static bool find_bell(struct rec *r, uint64_t word)
+{
+	if (r->tx.can_ring || !(word & LANE_BELLED) || meet_bell(r) < 0)
+		return false;
+	r->tx.can_ring = true;
+	return true;
+}
+
 /* Copy into the ring and publish, with or without a bell. 0: look again. */
 static ssize_t put_ring(struct rec *r, int fd, struct lane_iov *from, size_t n, uint64_t word,
 			bool bell, int flags)
@@ -135,8 +160,7 @@ static ssize_t put_ring(struct rec *r, int fd, struct lane_iov *from, size_t n, 
 	stream_count(&r->sent.lane_bytes, copied);
 	if (bell && ring_bell(r, fd, octet, flags) != 0)
 		return -1;
-	if (r->tx.wake)
-		nap_end(r->tx.dir);
+	tell(r);
 	return (ssize_t)(copied + bell);
 }
 
@@ -216,10 +240,10 @@ static bool has_room(void *arg)
 {
 	struct rec *r = arg;
 	uint32_t head = atomic_load_explicit(&r->tx.dir->head, memory_order_acquire);
+	uint64_t word = atomic_load_explicit(&r->tx.dir->word, memory_order_relaxed);
 
-	return r->tx.tail - head <= LANE_RING / 2 ||
-	       (atomic_load_explicit(&r->tx.dir->word, memory_order_relaxed) &
-		(LANE_WAITING | LANE_GONE | LANE_RECALL));
+	return r->tx.tail - head <= LANE_RING / 2 || (word & (LANE_GONE | LANE_RECALL)) ||
+	       lane_tx_needs_octet(&r->tx, word);
 }
 
 /* A peer that was killed has told nobody but the kernel. */
@@ -294,6 +318,8 @@ static ssize_t put(struct rec *r, int fd, struct lane_iov *from, size_t want, in
 			n = put_lane(r, fd, from, min_size(room, step), word, false, flags);
 			break;
 		case LANE_BELL:
+			if (find_bell(r, word))
+				break;
 			n = put_lane(r, fd, from, min_size(room + 1, step), word, true, flags);
 			break;
 		case LANE_FULL:
@@ -322,8 +348,10 @@ broken:
 
 static bool leaves_anyway(struct rec *r)
 {
-	return sock_flag(r, NO_RING) ||
-	       (atomic_load(&r->tx.dir->word) & (LANE_WAITING | LANE_GONE | LANE_RECALL));
+	uint64_t word = atomic_load(&r->tx.dir->word);
+
+	return sock_flag(r, NO_RING) || (word & (LANE_GONE | LANE_RECALL)) ||
+	       lane_tx_needs_octet(&r->tx, word);
 }
 
 /*

@@ -10,6 +10,7 @@
 
 #include "base/util.h"
 #include "sockets/arena.h"
+#include "sockets/bell.h"
 #include "sockets/epoll.h"
 #include "sockets/meet.h"
 #include "sockets/process.h"
@@ -74,6 +75,13 @@ static void set_up(struct rec *r, int fd, uint64_t sent, uint64_t received)
 	lane_tx_init(&r->tx, &l->dir[r->side], m->ring[r->lane][r->side], sent);
 	lane_rx_init(&r->rx, &l->dir[1 - r->side], m->ring[r->lane][1 - r->side], received);
 	r->spin = settings.spin_ns;
+	r->rx_stir = &m->stir[r->side].lane[r->lane];
+	r->tx_stir = &m->stir[1 - r->side].lane[r->lane];
+	r->rx_rung = &m->rung[r->side];
+	r->tx_rung = &m->rung[1 - r->side];
+	atomic_store(r->rx_stir, 1); /* look at it once */
+	r->bell_pid = bell_own() >= 0 ? getpid() : 0;
+	r->bell_asked = 0;
 	r->nap = 0;
 	r->tx_kernel = 0;
 	r->looked_at = 0;

@@ -181,7 +181,7 @@ static void step(struct source *in)
 	case 2: receive_some(take(in, 2) * (what & 0x80 ? 9 : 1), what & 0x40); break;
 	case 3: recall(); break;
 	case 4:
-		if (lane_rx_arm(&rx, what & 0x80 ? lane_rx_seen(&rx) : lane_rx_here(&rx)) &&
+		if (lane_rx_arm(&rx, what & 0x80 ? lane_rx_seen(&rx) : lane_rx_here(&rx), false) &&
 		    (what & 0x40))
 			lane_rx_disarm(&rx);
 		break;

@@ -227,7 +227,7 @@ static bool receive_some(size_t want, bool peek)
 			lane_rx_exit(&victim.rx);
 			return true;
 		case LANE_FROM_NOTHING:
-			if (lane_rx_arm(&victim.rx, lane_rx_here(&victim.rx)))
+			if (lane_rx_arm(&victim.rx, lane_rx_here(&victim.rx), false))
 				lane_rx_disarm(&victim.rx);
 			return true;
 		case LANE_FROM_BROKEN: return false;

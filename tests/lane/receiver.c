@@ -199,7 +199,7 @@ static bool arm(struct receiver *r)
 {
 	if (!r->edge)
 		r->told = lane_rx_here(&r->rx);
-	r->armed = lane_rx_arm(&r->rx, r->told);
+	r->armed = lane_rx_arm(&r->rx, r->told, false);
 	r->state = r->armed ? ASLEEP : r->edge ? LOOK : ARM_LOOK;
 	return true;
 }

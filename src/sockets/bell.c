@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+
+#include "sockets/bell.h"
+#include "sockets/process.h"
+#include "sockets/real.h"
+#include "sockets/sock.h"
+
+const char bell_mark;
+
+static struct {
+	uint64_t mailbox;
+	uint32_t users;
+	int fd;
+} peers[BELL_PEERS];
+static struct rec_lock lock;
+
+int bell_own(void)
+{
+	int fd = process_kept(OUR_BELL);
+
+	if (fd >= 0)
+		return fd;
+	if (!rec_lock_take(&lock))
+		return -1;
+	fd = process_kept(OUR_BELL);
+	if (fd < 0) {
+		fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+		fd = fd >= 0 ? process_keep(OUR_BELL, fd) : -1;
+	}
+	rec_lock_give(&lock);
+	return fd;
+}
+
+/* Anything else might block us, or do something when it is written to. */
+static bool is_bell(int fd)
+{
+	char path[32], what[32] = "";
+	int flags = real(fcntl)(fd, F_GETFL);
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	return flags >= 0 && (flags & O_NONBLOCK) && readlink(path, what, sizeof(what) - 1) > 0 &&
+	       strcmp(what, "anon_inode:[eventfd]") == 0;
+}
+
+int bell_take(uint64_t mailbox, int fd)
+{
+	int found = -1;
+
+	if (!is_bell(fd) || !rec_lock_take(&lock)) {
+		real(close)(fd);
+		return -1;
+	}
+	for (int i = 0; i < BELL_PEERS && found < 0; i++)
+		if (peers[i].users > 0 && peers[i].mailbox == mailbox)
+			found = i;
+	if (found >= 0) {
+		real(close)(fd);
+		peers[found].users++;
+		goto out;
+	}
+	for (int i = 0; i < BELL_PEERS && found < 0; i++)
+		if (peers[i].users == 0)
+			found = i;
+	fd = found >= 0 ? process_keep(OUR_PEERS + found, fd) : (real(close)(fd), -1);
+	if (fd < 0) {
+		found = -1;
+	} else {
+		peers[found].fd = fd;
+		peers[found].mailbox = mailbox;
+		peers[found].users = 1;
+	}
+out:
+	rec_lock_give(&lock);
+	return found;
+}
+
+void bell_give(int bell)
+{
+	if (bell < 0 || !rec_lock_take(&lock))
+		return;
+	if (--peers[bell].users == 0)
+		process_drop(OUR_PEERS + bell);
+	rec_lock_give(&lock);
+}
+
+void bell_ring(int bell)
+{
+	const uint64_t one = 1;
+	int saved = errno;
+
+	if (real(write)(peers[bell].fd, &one, sizeof(one)) < 0)
+		errno = saved; /* so many rings that none is lost by this */
+}
+
+void bell_forked(void)
+{
+	atomic_store(&lock.word, 0);
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Bells: how the peers of this process wake it when it sleeps in epoll_wait(). Each process has one (an
+ * eventfd, in every set that has lanes) and gives it to the processes it shares lanes with. A peer rings
+ * once per sleep, however many lanes have something: so a thousand connections cost one call, not a
+ * thousand octets on their carriers. Where there is no bell the octet on the carrier does the same.
+ *
+ * Nobody reads it: sets have it edge-triggered, and each ring is an edge.
+ */
+#ifndef FLUE_SOCKETS_BELL_H
+#define FLUE_SOCKETS_BELL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Bells of others that this process holds at most. */
+#define BELL_PEERS 32
+
+/* What a set of the kernel's knows ours by. */
+extern const char bell_mark;
+#define BELL_DATA ((uint64_t)(uintptr_t)&bell_mark)
+
+/* Our own, made now if need be; -1: none to be had. */
+int bell_own(void);
+/* Keep what the process with this mailbox sent as its bell; takes `fd`. A number for bell_ring(), or -1. */
+int bell_take(uint64_t mailbox, int fd);
+/* One user of it less. */
+void bell_give(int bell);
+void bell_ring(int bell);
+/* In the child of a fork: these were the parent's. */
+void bell_forked(void);
+
+#endif
