@@ -350,8 +350,9 @@ static bool arm_one(struct epoll_set *s, struct member *m)
 {
 	bool edge = m->wish.events & EPOLLET;
 
-	/* No edge will come of a carrier that has had room all the time. */
-	if (edge && !m->gone && !m->disarmed && (m->wish.events & OUT) && was_refused(m)) {
+	/* No edge will come of a carrier that has had room all the time. One that is full gives one. */
+	if (edge && !m->gone && !m->disarmed && (m->wish.events & OUT) && was_refused(m) &&
+	    (ask_again(m) & OUT)) {
 		s->no_room = true;
 		return false;
 	}
