@@ -2,6 +2,7 @@
 /* Hooks of the calls that move octets. */
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/util.h"
 #include "sockets/hook.h"
 #include "sockets/stream_priv.h"
@@ -270,36 +271,80 @@ HOOK ssize_t sendmsg(int fd, const struct msghdr *msg, int flags)
 		    flags, real(sendmsg)(fd, msg, flags));
 }
 
-/* Several messages are as many calls; the time limit holds between them, as in the kernel. */
+/* What is left of a time limit after each message, as the kernel writes it. False: nothing. */
+static bool time_is_left(struct timespec *limit, uint64_t end)
+{
+	uint64_t now = clock_now();
+	uint64_t left = end > now ? end - now : 0;
+
+	*limit = (struct timespec) { (time_t)(left / NSEC_PER_SEC), (long)(left % NSEC_PER_SEC) };
+	return left > 0;
+}
+
+/* An error that waits is told before any octet: this call asks for it first. */
+static bool take_error(int fd)
+{
+	int error = 0;
+	socklen_t size = sizeof(error);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error == 0)
+		return false;
+	errno = error;
+	return true;
+}
+
+/* In a lane several messages are as many calls. */
+static int receive_many(struct rec *r, int fd, struct mmsghdr *v, unsigned int n, int flags,
+			struct timespec *limit)
+{
+	int now = flags & ~MSG_WAITFORONE;
+	unsigned int done = 0;
+	uint64_t end = UINT64_MAX;
+
+	if (limit && (uint64_t)limit->tv_sec < INT64_MAX / (2 * NSEC_PER_SEC))
+		end = clock_now() + (uint64_t)limit->tv_sec * NSEC_PER_SEC +
+		      (uint64_t)limit->tv_nsec;
+	if (!(flags & MSG_ERRQUEUE) && take_error(fd))
+		return -1;
+	while (done < n) {
+		ssize_t got = recvmsg(fd, &v[done].msg_hdr, now);
+
+		if (got < 0) {
+			/* What has come is told now, and the error by the next call. */
+			if (done > 0 && errno != EAGAIN && errno != EINTR)
+				atomic_store(&r->pending_error, errno);
+			break;
+		}
+		v[done++].msg_len = (unsigned int)got;
+		if (flags & MSG_WAITFORONE)
+			now |= MSG_DONTWAIT;
+		/* Looked at between messages only: a call may sleep longer, as in the kernel. */
+		if (limit && !time_is_left(limit, end))
+			break;
+	}
+	return done > 0 || n == 0 ? (int)done : -1;
+}
+
+/* What the kernel would refuse: let it. */
+static bool bad_limit(struct timespec *limit)
+{
+	return limit && (!user_writable(limit, sizeof(*limit)) || limit->tv_sec < 0 ||
+			 limit->tv_nsec < 0 || limit->tv_nsec >= (long)NSEC_PER_SEC);
+}
+
 HOOK int recvmmsg(int fd, struct mmsghdr *v, unsigned int n, int flags, struct timespec *limit)
 {
 	struct rec *r = sock_live(fd);
-	unsigned int done = 0;
+	int got;
 
-	if (!r || !user_writable(v, n * sizeof(*v)) ||
-	    stream_before_receive(r, fd) == STREAM_PLAIN) {
-		int got = real(recvmmsg)(fd, v, n, flags, limit);
-
-		if (r && user_readable(v, sizeof(*v)))
-			after_receive(r, fd, got > 0 ? v[0].msg_len : 0, flags);
-		return got;
-	}
-	for (; done < n; done++) {
-		int now = flags & ~MSG_WAITFORONE;
-		ssize_t got;
-
-		if (done > 0 && (flags & MSG_WAITFORONE))
-			now |= MSG_DONTWAIT;
-		got = recvmsg(fd, &v[done].msg_hdr, now);
-		if (got < 0)
-			break;
-		v[done].msg_len = (unsigned int)got;
-		if (got == 0) {
-			done++;
-			break;
-		}
-	}
-	return done > 0 ? (int)done : -1;
+	n = n > IOV_MAX ? IOV_MAX : n;
+	if (!r || !user_writable(v, n * sizeof(*v)) || bad_limit(limit))
+		return real(recvmmsg)(fd, v, n, flags, limit);
+	if (stream_before_receive(r, fd) == STREAM_OURS)
+		return receive_many(r, fd, v, n, flags, limit);
+	got = real(recvmmsg)(fd, v, n, flags, limit);
+	after_receive(r, fd, got > 0 ? v[0].msg_len : 0, flags);
+	return got;
 }
 
 HOOK int sendmmsg(int fd, struct mmsghdr *v, unsigned int n, int flags)
