@@ -72,9 +72,9 @@ static void ticks(bool on, int flags)
 enum interrupted { IN_RECV, IN_RECV_AGAIN, IN_TIMED_RECV, IN_WAIT, IN_PART, INTERRUPTED };
 
 /* The call that the signals hit; how many octets it has read. */
-static size_t be_interrupted(struct party *p, enum interrupted kind, bool restart, size_t last)
+static size_t be_interrupted(struct party *p, enum interrupted kind, enum equiv_wait how,
+			     bool restart, size_t last)
 {
-	enum equiv_wait how = waits_any(p, &p->own);
 	bool all = kind == IN_PART || kind == IN_RECV_AGAIN;
 	ssize_t n;
 
@@ -100,6 +100,8 @@ void move_signal(struct party *p, bool actor)
 	enum interrupted kind = (enum interrupted)random_below(&p->plan, INTERRUPTED);
 	bool restart = random_below(&p->plan, 2);
 	size_t part = kind == IN_PART ? 100 : 0, last = 50, got;
+	/* It is reported: drawn before the calls whose number depends on the moment. */
+	enum equiv_wait how = waits_any(p, &p->own);
 
 	if (kind == IN_RECV || kind == IN_RECV_AGAIN)
 		restart = kind == IN_RECV_AGAIN;
@@ -114,7 +116,7 @@ void move_signal(struct party *p, bool actor)
 		stage_send(&p->st, last);
 	} else {
 		stage_settle(&p->st, part);
-		got = be_interrupted(p, kind, restart, last);
+		got = be_interrupted(p, kind, how, restart, last);
 		if (kind != IN_RECV_AGAIN)
 			stage_meet(&p->st, 0);
 		calls_take(p, part + last - got);
