@@ -310,14 +310,26 @@ void sock_release(struct rec *r)
 		free_record(r);
 }
 
-static bool held_elsewhere(const struct rec *r, int fd)
+/* Another number of the same socket in this process, or -1. */
+static int other_number(const struct rec *r, int fd)
 {
 	int high = atomic_load(&highest);
 
 	for (int i = 0; i <= high; i++)
 		if (i != fd && atomic_load_explicit(&sock_table[i], memory_order_relaxed) == r)
-			return true;
-	return false;
+			return i;
+	return -1;
+}
+
+/* Others hold the socket, here or in relatives of this process. */
+static void one_less(struct rec *r, int fd)
+{
+	int other = other_number(r, fd);
+
+	if (other >= 0)
+		stream_moved(r, fd, other);
+	else
+		atomic_fetch_sub(&r->procs, 1);
 }
 
 void sock_closing(int fd)
@@ -335,8 +347,8 @@ void sock_closing(int fd)
 	}
 	if (!atomic_compare_exchange_strong(&sock_table[fd], &r, SOCK_OTHER))
 		return;
-	if (atomic_load(&r->refs) > 1 && !held_elsewhere(r, fd))
-		atomic_fetch_sub(&r->procs, 1);
+	if (atomic_load(&r->refs) > 1)
+		one_less(r, fd);
 	if (atomic_fetch_sub(&r->refs, 1) == 1) {
 		if (sock_has_lane(r))
 			leave_heir(r, fd);

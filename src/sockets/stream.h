@@ -61,6 +61,8 @@ void stream_trim(struct rec *r);
 void stream_serve(struct rec *r, int fd);
 /* Back to TCP, both directions; `unread`: what was not read shall come again on the carrier. */
 void stream_step_down(struct rec *r, int fd, enum why why);
+/* The number `from` goes, and this process still has the socket as `to`. */
+void stream_moved(struct rec *r, int from, int to);
 /* The last descriptor goes. `fd` is still open. */
 void stream_close(struct rec *r, int fd);
 uint32_t stream_peer_cpu(const struct rec *r);

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "sockets/arena.h"
@@ -202,17 +203,42 @@ static bool leave_for_good(struct rec *r, int fd)
 	return ok;
 }
 
+static void become_plain(struct rec *r, int fd)
+{
+	set_nodelay_back(r, fd);
+	atomic_store_explicit(&r->state, REC_PLAIN, memory_order_release);
+}
+
+bool stream_is_down(struct rec *r, int fd)
+{
+	/* After GONE nothing can come into the ring; what is not in it the kernel has. */
+	if (!sock_flag(r, REC_PINNED) || !(atomic_load(&r->rx.dir->word) & LANE_GONE) ||
+	    lane_rx_held(&r->rx) > 0)
+		return false;
+	become_plain(r, fd);
+	return true;
+}
+
 void stream_step_down(struct rec *r, int fd, enum why why)
 {
 	if (!leave_for_good(r, fd) || !rec_lock_take(&r->rx_lock))
 		return;
 	atomic_store_explicit(&r->why, why, memory_order_relaxed);
-	if (recall(r, fd)) {
-		set_nodelay_back(r, fd);
-		atomic_store_explicit(&r->state, REC_PLAIN, memory_order_release);
-	}
+	if (recall(r, fd))
+		become_plain(r, fd);
 	rec_lock_give(&r->rx_lock);
 	atomic_fetch_add(&r->home->stepdowns, 1);
+}
+
+void stream_moved(struct rec *r, int from, int to)
+{
+	struct lane_shared *l;
+
+	if (!sock_has_lane(r))
+		return;
+	l = &arena_memory(r->arena)->lane[r->lane];
+	if (atomic_load(&l->pid[r->side]) == getpid() && atomic_load(&l->fd[r->side]) == from)
+		atomic_store(&l->fd[r->side], to);
 }
 
 void stream_close(struct rec *r, int fd)

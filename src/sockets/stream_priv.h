@@ -18,6 +18,9 @@ void stream_break(struct rec *r, int fd);
 /* Leave the lane with what is sent. With the lock of sending; false: broken. */
 bool stream_leave(struct rec *r, int fd);
 
+/* A step down that had to leave octets in the ring ends when they are read. With the lock of receiving. */
+bool stream_is_down(struct rec *r, int fd);
+
 static inline size_t stream_size(const struct iovec *iov, size_t count)
 {
 	size_t n = 0;

@@ -358,7 +358,7 @@ static bool locked_round(struct rec *r, int fd, struct lane_iov *to, size_t want
 		*end = END_ERROR;
 		return true;
 	}
-	if (!sock_has_lane(r)) {
+	if (!sock_has_lane(r) || (*got == 0 && stream_is_down(r, fd))) {
 		rec_lock_give(&r->rx_lock);
 		return false;
 	}

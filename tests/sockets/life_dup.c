@@ -3,7 +3,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "life.h"
@@ -17,6 +19,7 @@ enum {
 	ALTERNATE, /* both numbers are used in turn */
 	REPLACED,  /* another file takes the number: the connection ends */
 	CLOSE_ALL, /* a daemon closes whatever it does not know */
+	THEIRS,    /* the partner has another number; then only TCP will do */
 	KINDS
 };
 
@@ -80,6 +83,24 @@ static void close_all(struct life *l)
 	life_go_on(l);
 }
 
+/* What was sent before must come where a stranger would look for it, though the sender does nothing. */
+static void theirs(struct life *l)
+{
+	int one = 1, unread = -1;
+
+	if (!l->asleep) {
+		life_ask(l, LIFE_MOVES, 0);
+		stage_say(&l->st, "the partner moves: %lld", (long long)life_answer(l));
+	}
+	if (setsockopt(l->st.fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof(one)))
+		stage_bad(&l->st, "SO_RCVLOWAT: %s", stage_errno(errno));
+	stage_settle(&l->st, l->pending);
+	/* Past the C library. */
+	syscall(SYS_ioctl, l->st.fd, FIONREAD, &unread);
+	stage_say(&l->st, "the kernel has %d", unread);
+	life_go_on(l);
+}
+
 static void play(struct life *l)
 {
 	int fd;
@@ -98,6 +119,7 @@ static void play(struct life *l)
 	case ZERO: go_on_at(l, dup2(fd, 0), true); break;
 	case ALTERNATE: alternate(l); break;
 	case REPLACED: replace(l); break;
+	case THEIRS: theirs(l); break;
 	default: close_all(l); break;
 	}
 	close(l->st.fd);

@@ -116,6 +116,16 @@ static int64_t to_the_end(struct partner *p, uint32_t how)
 	return n;
 }
 
+static int64_t move(struct partner *p)
+{
+	int fd = dup(p->st.fd);
+
+	if (fd < 0 || close(p->st.fd))
+		return -errno;
+	p->st.fd = fd;
+	return 0;
+}
+
 static int64_t obey(struct partner *p, const struct command *c)
 {
 	switch (c->what) {
@@ -125,6 +135,7 @@ static int64_t obey(struct partner *p, const struct command *c)
 	case LIFE_ENDS: return to_the_end(p, c->how);
 	case LIFE_SHUTS: return shutdown(p->st.fd, SHUT_WR);
 	case LIFE_OPENS: p->st.fd = dial(c->n); return p->st.fd < 0 ? -errno : 0;
+	case LIFE_MOVES: return move(p);
 	case LIFE_CLOSES:
 		if (p->set >= 0)
 			close(p->set);
