@@ -317,7 +317,7 @@ HOOK int ioctl(int fd, unsigned long request, ...)
 	argument = va_arg(list, void *);
 	va_end(list);
 	result = real(ioctl)(fd, request, argument);
-	if (result != 0 || (request != FIONREAD && request != FIONBIO))
+	if (result != 0 || (request != FIONREAD && request != FIONBIO && request != SIOCATMARK))
 		return result;
 	r = sock_live(fd);
 	if (r && request == FIONBIO) {
@@ -326,7 +326,13 @@ HOOK int ioctl(int fd, unsigned long request, ...)
 		else
 			atomic_fetch_and(&r->flags, ~(uint32_t)REC_NONBLOCK);
 	} else if (r && sock_has_lane(r)) {
-		*(int *)argument += (int)stream_unread(r);
+		int unread = (int)stream_unread(r);
+
+		if (request == FIONREAD)
+			*(int *)argument += unread;
+		/* Who sends urgent data leaves the ring: the mark comes after these. */
+		else if (unread > 0)
+			*(int *)argument = 0;
 	}
 	return result;
 }

@@ -2,6 +2,7 @@
 /* Receiving on a connection that has a lane. */
 #include <errno.h>
 #include <linux/futex.h>
+#include <linux/sockios.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -73,6 +74,14 @@ static enum end broken(struct rec *r, int fd)
 	return END_ERROR;
 }
 
+/* Urgent data stands next: what was read before it must not be joined with what follows. */
+static bool is_at_mark(int fd)
+{
+	int mark = 0;
+
+	return real(ioctl)(fd, SIOCATMARK, &mark) == 0 && mark;
+}
+
 /* Everything that is there now, in order, from wherever it stands. Holds the lock. */
 static enum end gather(struct rec *r, int fd, struct lane_iov *to, size_t want, int flags,
 		       size_t *got)
@@ -103,6 +112,9 @@ static enum end gather(struct rec *r, int fd, struct lane_iov *to, size_t want, 
 				return end;
 			break;
 		case LANE_FROM_OPEN:
+			/* Whoever sends such data has left the ring for good. */
+			if (*got > 0 && is_at_mark(fd))
+				return END_CARRIER;
 			if (!lane_rx_enter(rx, word))
 				break;
 			end = from_carrier(r, fd, to, want - *got, flags, got);
