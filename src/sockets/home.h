@@ -51,8 +51,9 @@ enum rec_flag {
 	REC_LISTEN = 1 << 7,
 	REC_ELIGIBLE = 1 << 8, /* counted as such */
 	REC_CORK = 1 << 9,
-	REC_PINNED = 1 << 10, /* sends on the carrier from now on */
-	REC_TIMED = 1 << 11,  /* SO_RCVTIMEO is set */
+	REC_PINNED = 1 << 10,     /* sends on the carrier from now on */
+	REC_TIMED = 1 << 11,      /* SO_RCVTIMEO is set */
+	REC_UNANSWERED = 1 << 12, /* made the lane; the peer's HelloAck is still to be looked at */
 };
 
 /* Owner's thread id, or 0; bit 31: somebody sleeps for it. */

@@ -16,6 +16,7 @@
 #include "sockets/arena.h"
 #include "sockets/bell.h"
 #include "sockets/board.h"
+#include "sockets/hello.h"
 #include "sockets/meet.h"
 #include "sockets/process.h"
 #include "sockets/real.h"
@@ -326,6 +327,7 @@ static enum meet_result claim(struct rec *r, struct board_slot *slot, enum why *
 	}
 	atomic_store(&arena_memory(a)->lane[lane].cookie[0], r->cookie);
 	atomic_store(&arena_memory(a)->lane[lane].cookie[1], slot->cookie);
+	hello_offer(&arena_memory(a)->lane[lane]);
 	r->arena = a;
 	r->lane = lane;
 	r->side = 0;
@@ -417,6 +419,11 @@ enum meet_result meet_check(struct rec *r, enum why *why)
 	    atomic_load(&arena_memory(a)->lane[slot.lane].cookie[1]) != r->cookie ||
 	    !arena_attach(a, slot.lane))
 		return MEET_NEVER;
+	*why = WHY_HELLO;
+	if (!hello_answer(&arena_memory(a)->lane[slot.lane])) {
+		arena_give(a, slot.lane, 1);
+		return MEET_NEVER;
+	}
 	r->arena = a;
 	r->lane = slot.lane;
 	r->side = 1;

@@ -25,6 +25,7 @@
 #include "base/util.h"
 #include "sockets/arena.h"
 #include "sockets/board.h"
+#include "sockets/hello.h"
 #include "sockets/meet.h"
 #include "sockets/process.h"
 
@@ -327,6 +328,59 @@ static void lane_is_refused_when_it_is_named_twice(void **st)
 	assert_int_equal(meet_check(&near, &why), MEET_NEVER);
 }
 
+/* --- SDP's set-up */
+
+static struct lane_shared *lane_of(const struct rec *r)
+{
+	return &arena_memory(r->arena)->lane[r->lane];
+}
+
+static void lane_has_hello_and_answer_when_ends_have_met(void **st)
+{
+	NEED_ROOT();
+	post(&near);
+	assert_int_equal(meet_peer(&far, &why), MEET_LANE);
+	assert_int_not_equal(atomic_load(&lane_of(&far)->private_size[0]), 0);
+	assert_int_equal(atomic_load(&lane_of(&far)->private_size[1]), 0);
+	assert_false(hello_is_answered(lane_of(&far)));
+	assert_int_equal(meet_check(&near, &why), MEET_LANE);
+	assert_true(hello_is_answered(lane_of(&far)));
+	/* Nobody has attached so far. */
+	assert_int_equal(atomic_load(&lane_of(&far)->dir[0].word), 0);
+}
+
+static void lane_is_let_go_when_its_hello_is_refused(void **st)
+{
+	struct lane_shared *lane;
+	struct board_slot slot;
+
+	NEED_ROOT();
+	post(&near);
+	assert_int_equal(meet_peer(&far, &why), MEET_LANE);
+	slot = slot_of(&near);
+	lane = lane_of(&far);
+	for (int i = 0; i < 3; i++) {
+		hello_offer(lane);
+		switch (i) {
+		case 0: atomic_store(&lane->private_size[0], 0); break;
+		case 1: atomic_store(&lane->private_size[0], UINT32_MAX); break;
+		case 2: lane->private_data[0][16] = 0x31; break;
+		}
+		atomic_store(&lane->done[1], 0);
+		assert_true(board_write(near.slot, &slot));
+		assert_int_equal(meet_check(&near, &why), MEET_NEVER);
+		assert_int_equal(why, WHY_HELLO);
+		assert_null(near.arena);
+		assert_int_equal(atomic_load(&lane->done[1]), 1);
+		assert_int_equal(atomic_load(&lane->private_size[1]), 0);
+		assert_int_equal(atomic_load(&lane->dir[0].word), 0);
+	}
+	/* So it was not counted as taken either. */
+	hello_offer(lane);
+	assert_true(board_write(near.slot, &slot));
+	assert_int_equal(meet_check(&near, &why), MEET_LANE);
+}
+
 /* --- the board */
 
 static void offer_waits_when_bucket_is_full_of_the_living(void **st)
@@ -524,6 +578,8 @@ int main(void)
 		TEST(offer_is_refused_when_mailbox_is_not_of_its_process),
 		TEST(claim_is_refused_when_it_is_forged),
 		TEST(lane_is_refused_when_it_is_named_twice),
+		TEST(lane_has_hello_and_answer_when_ends_have_met),
+		TEST(lane_is_let_go_when_its_hello_is_refused),
 		TEST(offer_waits_when_bucket_is_full_of_the_living),
 		TEST(nothing_happens_when_board_is_full_of_nonsense),
 		TEST(mail_is_refused_when_memory_is_not_as_it_should_be),

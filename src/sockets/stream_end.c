@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "sockets/arena.h"
+#include "sockets/hello.h"
 #include "sockets/nap.h"
 #include "sockets/process.h"
 #include "sockets/real.h"
@@ -184,6 +185,30 @@ static void set_nodelay_back(struct rec *r, int fd)
 		real(setsockopt)(fd, IPPROTO_TCP, TCP_NODELAY, &zero, sizeof(zero));
 	if (sock_flag(r, REC_CORK))
 		real(setsockopt)(fd, IPPROTO_TCP, TCP_CORK, &one, sizeof(one));
+}
+
+bool stream_is_answered(struct rec *r, int fd)
+{
+	bool ok = hello_is_answered(&arena_memory(r->arena)->lane[r->lane]);
+	uint64_t word;
+
+	if (!ok)
+		atomic_fetch_or(&r->flags, REC_PINNED);
+	atomic_fetch_and(&r->flags, ~(uint32_t)REC_UNANSWERED);
+	if (ok)
+		return true;
+	/* Our octets stay where they are, on the carrier, and the peer is told to come there as well. */
+	atomic_store_explicit(&r->why, WHY_HELLO, memory_order_relaxed);
+	word = atomic_fetch_or(&r->rx.dir->word, LANE_GONE);
+	atomic_fetch_add(&r->home->stepdowns, 1);
+	if (!rec_lock_try(&r->rx_lock))
+		return false; /* what it sent into the ring meanwhile is read from there */
+	if ((word & LANE_PLACE) == lane_rx_here(&r->rx) && !lane_rx_in_ring(&r->rx)) {
+		set_nodelay_back(r, fd);
+		atomic_store_explicit(&r->state, REC_PLAIN, memory_order_release);
+	}
+	rec_lock_give(&r->rx_lock);
+	return false;
 }
 
 /* Our own sending goes to the carrier, for good. */

@@ -21,6 +21,9 @@ bool stream_leave(struct rec *r, int fd);
 /* A step down that had to leave octets in the ring ends when they are read. With the lock of receiving. */
 bool stream_is_down(struct rec *r, int fd);
 
+/* May the ring be used at last? For the maker of a lane, once the peer has attached; with the lock of sending. */
+bool stream_is_answered(struct rec *r, int fd);
+
 static inline size_t stream_size(const struct iovec *iov, size_t count)
 {
 	size_t n = 0;

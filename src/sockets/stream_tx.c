@@ -36,7 +36,7 @@
 #define ROOM_PATIENCE (50 * NSEC_PER_MSEC)
 /* ... and looks around this often meanwhile. */
 #define ROOM_NAP (1000 * 1000)
-#define NO_RING  (REC_PEERGONE | REC_SHUT_WR | REC_PINNED)
+#define NO_RING  (REC_PEERGONE | REC_SHUT_WR | REC_PINNED | REC_UNANSWERED)
 
 _Atomic uint32_t stream_refusals;
 
@@ -286,11 +286,21 @@ static bool carrier_has_room(int fd)
 	return real(poll)(&p, 1, 0) > 0;
 }
 
+/* Nothing of ours may go into the ring; at first because the peer's HelloAck was not looked at yet. */
+static bool no_ring(struct rec *r, int fd, uint64_t word)
+{
+	uint32_t flags = sock_flag(r, NO_RING);
+
+	if (!(flags & REC_UNANSWERED) || !(word & LANE_ATTACHED))
+		return flags != 0;
+	return !stream_is_answered(r, fd) || sock_flag(r, NO_RING);
+}
+
 /* Into the ring, with a bell if the receiver sleeps. 0: look again; -2: the carrier must do it. */
 static ssize_t put_lane(struct rec *r, int fd, struct lane_iov *from, size_t n, uint64_t word,
 			bool bell, int flags)
 {
-	if (sock_flag(r, NO_RING))
+	if (no_ring(r, fd, word))
 		return -2;
 	/* The carrier may be full: then the kernel must say so, before anything is promised. If all that
 	 * went there has been taken it is not. */
@@ -310,7 +320,7 @@ static ssize_t put(struct rec *r, int fd, struct lane_iov *from, size_t want, in
 
 		switch (lane_tx_look(&r->tx, step, &word, &room)) {
 		case LANE_CARRIER:
-			if (tries == 0 && !sock_flag(r, NO_RING) && outwait_inside(r, word))
+			if (tries == 0 && !no_ring(r, fd, word) && outwait_inside(r, word))
 				break;
 			return put_carrier(r, fd, from, want, flags);
 		case LANE_LEAVE: n = -2; break;

@@ -74,6 +74,8 @@ static void set_up(struct rec *r, int fd, uint64_t sent, uint64_t received)
 	atomic_store(&l->fd[r->side], fd);
 	lane_tx_init(&r->tx, &l->dir[r->side], m->ring[r->lane][r->side], sent);
 	lane_rx_init(&r->rx, &l->dir[1 - r->side], m->ring[r->lane][1 - r->side], received);
+	if (r->side == 0)
+		atomic_fetch_or(&r->flags, REC_UNANSWERED);
 	r->spin = settings.spin_ns;
 	r->rx_stir = &m->stir[r->side].lane[r->lane];
 	r->tx_stir = &m->stir[1 - r->side].lane[r->lane];

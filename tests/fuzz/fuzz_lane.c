@@ -3,6 +3,9 @@
  * A lane whose other end writes what it likes. One end of ours sends through it and one receives,
  * each call followed by whatever the input wants in the shared memory.
  *
+ * The same input stands first where the peer's Hello or HelloAck would: it is refused, or read as the one
+ * thing that can be said of a lane, and answered so that the peer must accept it.
+ *
  * Input: pairs of an octet that says what is done (see step()) and its argument: two octets for a
  * size, eight for a value.
  *
@@ -15,7 +18,9 @@
 
 #include <stdbool.h>
 
+#include "sockets/hello.h"
 #include "sockets/lane.h"
+#include "wire/sdp.h"
 
 static struct lane_dir dir[2];
 static uint8_t *ring[2];
@@ -199,11 +204,38 @@ static void offer(uint32_t n)
 	atomic_store(&dir[1].word, LANE_ATTACHED | LANE_TURN_ONE | n);
 }
 
+/* The other end of the set-up says what it likes: a Hello to us, or a HelloAck to our Hello. */
+static void greet(const uint8_t *data, size_t size)
+{
+	static struct lane_shared lane;
+	size_t n = size < ARENA_PRIVATE_DATA ? size : ARENA_PRIVATE_DATA;
+	struct sdp_hello h;
+
+	for (int side = 0; side < 2; side++) {
+		memset((void *)&lane, 0, sizeof(lane));
+		memcpy(lane.private_data[side], data, n);
+		atomic_store(&lane.private_size[side], (uint32_t)size);
+		if (side == 1) {
+			hello_offer(&lane);
+			CHECK(!hello_is_answered(&lane) || size == SDP_HELLO_ACK_IWARP_LEN);
+		} else if (hello_answer(&lane)) {
+			CHECK(size == SDP_HELLO_IWARP_LEN &&
+			      atomic_load(&lane.private_size[1]) == SDP_HELLO_ACK_IWARP_LEN);
+			CHECK(!sdp_hello_decode(&h, lane.private_data[1], SDP_HELLO_ACK_IWARP_LEN,
+						SDP_IWARP, true));
+			CHECK(h.major == data[16] >> 4 && h.rcv_size == LANE_RING);
+		} else {
+			CHECK(atomic_load(&lane.private_size[1]) == 0);
+		}
+	}
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct source in = { data, size };
 	unsigned how = (unsigned)take(&in, 1);
 
+	greet(data, size);
 	memset((void *)dir, 0, sizeof(dir));
 	for (int i = 0; i < 2; i++)
 		ring[i] = malloc(LANE_RING);
