@@ -37,6 +37,8 @@ static struct slot {
 static _Atomic uint64_t interfaces[OPS_INTERFACES_MAX];
 static _Atomic uint32_t next_stamp = 1, next_order = 1;
 static atomic_bool have_sockets;
+/* Entries ever used: programs that make many short connections pay for each look. */
+static _Atomic uint32_t n_slots, n_interfaces;
 
 #define IF_STAMP(word) ((uint32_t)((word) >> 37))
 #define IF_WHOSE(word) ((uint32_t)((word) >> 32 & 0x1f))
@@ -89,6 +91,23 @@ sa_family_t ops_family(sa_family_t family)
 
 /* ---- slots ---- */
 
+/* Takes the lowest bit out of *todo. */
+static unsigned lowest(uint32_t *todo)
+{
+	unsigned number = (unsigned)__builtin_ctz(*todo);
+
+	*todo &= *todo - 1;
+	return number;
+}
+
+static void raise_to(_Atomic uint32_t *high, uint32_t to)
+{
+	uint32_t now = atomic_load(high);
+
+	while (now < to && !atomic_compare_exchange_weak(high, &now, to))
+		;
+}
+
 static bool use(unsigned number)
 {
 	uint32_t word = atomic_load(&slots[number].word);
@@ -108,7 +127,7 @@ static void end_if_unused(unsigned number)
 
 	if (!atomic_compare_exchange_strong(&slot->word, &word, IN(CLAIMED)))
 		return;
-	for (unsigned i = 0; i < OPS_INTERFACES_MAX; i++) {
+	for (unsigned i = 0; i < n_interfaces; i++) {
 		uint64_t place = atomic_load(&interfaces[i]);
 
 		if (place && IF_WHOSE(place) == number)
@@ -135,7 +154,7 @@ int ops_register(const struct ops_protocol *p)
 {
 	if (!p->name || !calls_are_whole(p->calls) || p->id <= 0 || !p->families ||
 	    (p->families & ~(uint32_t)(OPS_INET | OPS_INET6)) ||
-	    (p->caps & ~(uint32_t)(OPS_SELF_ROUTING | OPS_RDMA)))
+	    (p->caps & ~(uint32_t)(OPS_SELF_ROUTING | OPS_RDMA | OPS_NATIVE_PORTS)))
 		return -EINVAL;
 	if (p->id == IPPROTO_TCP && atomic_load(&have_sockets))
 		return -EBUSY;
@@ -146,6 +165,7 @@ int ops_register(const struct ops_protocol *p)
 			continue;
 		slots[i].protocol = p;
 		slots[i].order = atomic_fetch_add(&next_order, 1);
+		raise_to(&n_slots, (uint32_t)i + 1);
 		atomic_store(&slots[i].word, IN(UP));
 		return i;
 	}
@@ -181,7 +201,7 @@ const struct ops_protocol *ops_protocol(int number)
 /* The place of an interface that works, or -1. */
 static int find_interface(unsigned number, unsigned ifindex)
 {
-	for (int i = 0; i < OPS_INTERFACES_MAX; i++) {
+	for (int i = 0; i < (int)n_interfaces; i++) {
 		uint64_t place = atomic_load(&interfaces[i]);
 
 		if (place && IF_WHOSE(place) == number && IF_INDEX(place) == ifindex)
@@ -202,6 +222,7 @@ int ops_interface_up(int number, unsigned ifindex)
 	for (unsigned i = 0; i < OPS_INTERFACES_MAX && rc; i++) {
 		uint64_t none = 0;
 
+		raise_to(&n_interfaces, i + 1);
 		if (atomic_compare_exchange_strong(&interfaces[i], &none,
 						   stamp << 37 | (uint64_t)number << 32 | ifindex))
 			rc = 0;
@@ -222,7 +243,7 @@ int ops_interface_down(int number, unsigned ifindex)
 
 void ops_notify(enum ops_change what, unsigned ifindex)
 {
-	for (unsigned i = 0; i < OPS_PROTOCOLS_MAX; i++) {
+	for (unsigned i = 0; i < n_slots; i++) {
 		if (!use(i))
 			continue;
 		slots[i].protocol->calls->change(slots[i].protocol->arg, what, ifindex);
@@ -236,7 +257,7 @@ static uint32_t came_up(unsigned number, unsigned ifindex)
 	bool any = slots[number].protocol->caps & OPS_SELF_ROUTING;
 	uint32_t first = 0;
 
-	for (unsigned i = 0; i < OPS_INTERFACES_MAX; i++) {
+	for (unsigned i = 0; i < n_interfaces; i++) {
 		uint64_t place = atomic_load(&interfaces[i]);
 
 		if (!place || IF_WHOSE(place) != number)
@@ -253,44 +274,95 @@ static uint32_t came_up(unsigned number, unsigned ifindex)
 
 static void settle(struct ops_socket *s)
 {
-	if (!s->list && s->bound == OPS_UNDECIDED)
-		s->bound = OPS_NATIVE;
+	int8_t undecided = OPS_UNDECIDED;
+
+	if (!s->list)
+		atomic_compare_exchange_strong(&s->bound, &undecided, OPS_NATIVE);
 }
 
 static void leave(struct ops_socket *s, unsigned number)
 {
-	const struct ops_protocol *p = slots[number].protocol;
+	uint32_t bit = UINT32_C(1) << number;
+	const struct ops_protocol *p;
 
-	s->list &= ~(UINT32_C(1) << number);
+	if (!(atomic_fetch_and(&s->list, ~bit) & bit))
+		return; /* another thread was faster */
+	p = slots[number].protocol;
 	p->calls->release(p->arg, s->user);
 	unuse(number);
 }
 
 static void leave_all(struct ops_socket *s, int but)
 {
-	for (unsigned i = 0; i < OPS_PROTOCOLS_MAX; i++) {
-		if ((s->list >> i & 1) && (int)i != but)
+	uint32_t todo = s->list;
+
+	while (todo) {
+		unsigned i = lowest(&todo);
+
+		if ((int)i != but)
 			leave(s, i);
 	}
 }
 
 void ops_prune(struct ops_socket *s)
 {
-	for (unsigned i = 0; i < OPS_PROTOCOLS_MAX; i++) {
-		if ((s->list >> i & 1) && (int)i != s->bound &&
-		    STATE(atomic_load(&slots[i].word)) != UP)
+	uint32_t todo = s->list;
+
+	while (todo) {
+		unsigned i = lowest(&todo);
+
+		if ((int)i != s->bound && STATE(atomic_load(&slots[i].word)) != UP)
 			leave(s, i);
 	}
 	settle(s);
 }
 
-/* The member of `todo` that comes first by `key`, which must not be 0; -1: none. Takes it out. */
+/* Another thread may make the socket lose a protocol, and that may be the end of it. */
+static bool hold(const struct ops_socket *s, unsigned number)
+{
+	uint32_t word = atomic_load(&slots[number].word);
+
+	do {
+		if (STATE(word) < UP)
+			return false;
+	} while (!atomic_compare_exchange_weak(&slots[number].word, &word, word + 1));
+	/* A slot that has another protocol now is not on the list. */
+	if (s->list >> number & 1)
+		return true;
+	unuse(number);
+	return false;
+}
+
+/* The list, for the time of a call: its protocols are there until let_go(). */
+static uint32_t hold_all(const struct ops_socket *s)
+{
+	uint32_t todo = s->list, held = 0;
+
+	while (todo) {
+		unsigned i = lowest(&todo);
+
+		if (hold(s, i))
+			held |= UINT32_C(1) << i;
+	}
+	return held;
+}
+
+static void let_go(uint32_t held)
+{
+	while (held)
+		unuse(lowest(&held));
+}
+
+/* The member of `todo` that comes first by `key`; -1: none. Takes it out. */
 static int next(uint32_t *todo, const uint32_t key[])
 {
+	uint32_t rest = *todo;
 	int best = -1;
 
-	for (int i = 0; i < OPS_PROTOCOLS_MAX; i++) {
-		if ((*todo >> i & 1) && (best < 0 || key[i] < key[best]))
+	while (rest) {
+		int i = (int)lowest(&rest);
+
+		if (best < 0 || key[i] < key[best])
 			best = i;
 	}
 	if (best >= 0)
@@ -300,11 +372,12 @@ static int next(uint32_t *todo, const uint32_t key[])
 
 static int next_registered(uint32_t *todo)
 {
-	uint32_t key[OPS_PROTOCOLS_MAX] = { 0 };
+	uint32_t key[OPS_PROTOCOLS_MAX] = { 0 }, rest = *todo;
 
-	for (unsigned i = 0; i < OPS_PROTOCOLS_MAX; i++) {
-		if (*todo >> i & 1)
-			key[i] = slots[i].order;
+	while (rest) {
+		unsigned i = lowest(&rest);
+
+		key[i] = slots[i].order;
 	}
 	return next(todo, key);
 }
@@ -318,68 +391,96 @@ static bool fits(const struct ops_protocol *p, const struct ops_want *want)
 
 void ops_create(struct ops_socket *s, const struct ops_want *want, void *user)
 {
-	*s = (struct ops_socket) { .bound = OPS_NATIVE, .user = user };
-	if (!(want->flags & OPS_WANT_SWITCH))
-		return;
-	atomic_store(&have_sockets, true);
-	for (unsigned i = 0; i < OPS_PROTOCOLS_MAX; i++) {
-		const struct ops_protocol *p;
+	uint32_t list = 0;
 
-		if (!use(i))
-			continue;
-		p = slots[i].protocol;
-		if (fits(p, want) && p->calls->create(p->arg, user, want) == 0)
-			s->list |= UINT32_C(1) << i;
-		else
-			unuse(i);
+	if (want->flags & OPS_WANT_SWITCH) {
+		/* Read first: a store would move the line between processors for every socket. */
+		if (!atomic_load_explicit(&have_sockets, memory_order_relaxed))
+			atomic_store(&have_sockets, true);
+		for (unsigned i = 0; i < n_slots; i++) {
+			const struct ops_protocol *p;
+
+			if (!use(i))
+				continue;
+			p = slots[i].protocol;
+			if (fits(p, want) && p->calls->create(p->arg, user, want) == 0)
+				list |= UINT32_C(1) << i;
+			else
+				unuse(i);
+		}
 	}
-	if (s->list)
-		s->bound = OPS_UNDECIDED;
+	*s = (struct ops_socket) { .list = list,
+				   .bound = list ? OPS_UNDECIDED : OPS_NATIVE,
+				   .user = user };
+}
+
+bool ops_has_ports(const struct ops_socket *s)
+{
+	uint32_t held = hold_all(s), todo = held;
+	bool found = false;
+
+	while (todo)
+		found |= !(slots[lowest(&todo)].protocol->caps & OPS_NATIVE_PORTS);
+	let_go(held);
+	return found;
+}
+
+/* One protocol's share of bind(). There is one port space: who was not asked to choose must not. */
+static int bind_one(const struct ops_protocol *p, void *user, const struct sockaddr *local,
+		    socklen_t length, uint16_t *port, bool native)
+{
+	uint16_t taken = *port;
+	int error;
+
+	if (p->caps & OPS_NATIVE_PORTS)
+		return native ? 0 : -EADDRNOTAVAIL;
+	error = p->calls->bind(p->arg, user, local, length, &taken);
+	if (!error && (!taken || (*port && taken != *port)))
+		error = -EADDRINUSE;
+	if (!error)
+		*port = taken;
+	return error;
 }
 
 int ops_bind(struct ops_socket *s, const struct sockaddr *local, socklen_t length, uint16_t *port,
 	     bool native)
 {
-	uint32_t todo;
+	uint32_t held, todo;
 	int number, rc = 0;
 
 	ops_prune(s);
 	if (s->bound != OPS_UNDECIDED)
 		return native ? 0 : -EADDRNOTAVAIL;
-	todo = s->list;
+	todo = held = hold_all(s);
 	while ((number = next_registered(&todo)) >= 0) {
-		const struct ops_protocol *p = slots[number].protocol;
-		uint16_t taken = *port;
-		int error = p->calls->bind(p->arg, s->user, local, length, &taken);
+		int error = bind_one(slots[number].protocol, s->user, local, length, port, native);
 
-		/* Who was not asked to choose must not: there is one port space. */
-		if (!error && (!taken || (*port && taken != *port)))
-			error = -EADDRINUSE;
-		if (!error)
-			*port = taken;
-		else
+		if (error)
 			leave(s, (unsigned)number);
 		if (error && !rc)
 			rc = error;
 	}
+	let_go(held);
 	settle(s);
 	return native || s->list ? 0 : rc;
 }
 
 void ops_option(struct ops_socket *s, int level, int name, const void *value, socklen_t length)
 {
-	ops_prune(s);
-	for (unsigned i = 0; i < OPS_PROTOCOLS_MAX; i++) {
-		const struct ops_protocol *p;
+	uint32_t held, todo;
 
-		if (!(s->list >> i & 1))
-			continue;
-		p = slots[i].protocol;
+	ops_prune(s);
+	todo = held = hold_all(s);
+	while (todo) {
+		unsigned i = lowest(&todo);
+		const struct ops_protocol *p = slots[i].protocol;
+
 		/* Once it carries data a refusal cannot take the socket away from it. */
 		if (p->calls->option(p->arg, s->user, level, name, value, length) != 0 &&
 		    (int)i != s->bound)
 			leave(s, i);
 	}
+	let_go(held);
 	settle(s);
 }
 
@@ -395,35 +496,60 @@ static int ask(const struct ops_socket *s, unsigned number, const struct ops_rou
 				 p->caps & OPS_SELF_ROUTING ? NULL : &route->hop);
 }
 
+/* In which order to ask those of `todo`; who has no way to go leaves. Returns who is left. */
+static uint32_t rank(struct ops_socket *s, uint32_t todo, unsigned ifindex, uint32_t key[])
+{
+	uint32_t left = todo;
+
+	while (todo) {
+		unsigned i = lowest(&todo);
+
+		/* What came in has found its way; then the order is all that matters. */
+		key[i] = came_up(i, ifindex);
+		if (!key[i] && s->accepted)
+			key[i] = slots[i].order | UINT32_C(1) << 31;
+		if (key[i])
+			continue;
+		left &= ~(UINT32_C(1) << i);
+		leave(s, i);
+	}
+	return left;
+}
+
+/* It said yes. The socket may have become native meanwhile: then it is too late. */
+static void bind_to(struct ops_socket *s, int number)
+{
+	int8_t now = OPS_UNDECIDED;
+
+	if (atomic_compare_exchange_strong(&s->bound, &now, (int8_t)number))
+		leave_all(s, number);
+	else if (now != number)
+		leave(s, (unsigned)number);
+}
+
 int ops_decide(struct ops_socket *s, const struct ops_route *route)
 {
-	uint32_t todo, key[OPS_PROTOCOLS_MAX] = { 0 };
+	uint32_t held, todo, key[OPS_PROTOCOLS_MAX];
 	int number;
 
 	ops_prune(s);
 	if (s->bound != OPS_UNDECIDED || !s->connected)
 		return s->bound;
-	for (unsigned i = 0; i < OPS_PROTOCOLS_MAX; i++) {
-		if (!(s->list >> i & 1))
-			continue;
-		/* What came in has found its way; then the order is all that matters. */
-		key[i] = came_up(i, route ? route->hop.ifindex : 0);
-		if (!key[i] && s->accepted)
-			key[i] = slots[i].order | UINT32_C(1) << 31;
-		if (!key[i])
-			leave(s, i);
+	if (route && route->denied) {
+		ops_step_down(s);
+		return s->bound;
 	}
-	todo = s->list;
+	held = hold_all(s);
+	todo = rank(s, held, route ? route->hop.ifindex : 0, key);
 	while (s->bound == OPS_UNDECIDED && (number = next(&todo, key)) >= 0) {
 		int rc = ask(s, (unsigned)number, route);
 
-		if (rc == 0) {
-			s->bound = (int8_t)number;
-			leave_all(s, number);
-		} else if (rc != -EAGAIN) {
+		if (rc == 0)
+			bind_to(s, number);
+		else if (rc != -EAGAIN)
 			leave(s, (unsigned)number);
-		}
 	}
+	let_go(held);
 	settle(s);
 	return s->bound;
 }
@@ -433,20 +559,24 @@ int ops_connect(struct ops_socket *s, const struct ops_route *route)
 	if (s->bound != OPS_UNDECIDED)
 		return s->bound;
 	s->connected = true;
-	if (route->denied)
-		ops_step_down(s);
 	return ops_decide(s, route);
 }
 
 int ops_accept(struct ops_socket *s, const struct ops_socket *listener, bool denied, void *user)
 {
-	*s = (struct ops_socket) {
-		.bound = OPS_UNDECIDED, .connected = true, .accepted = true, .user = user
-	};
-	for (unsigned i = 0; i < OPS_PROTOCOLS_MAX && !denied; i++) {
-		if ((listener->list >> i & 1) && use(i))
-			s->list |= UINT32_C(1) << i;
+	uint32_t todo = denied ? 0 : listener->list, list = 0;
+
+	while (todo) {
+		unsigned i = lowest(&todo);
+
+		if (use(i))
+			list |= UINT32_C(1) << i;
 	}
+	*s = (struct ops_socket) { .list = list,
+				   .bound = OPS_UNDECIDED,
+				   .connected = true,
+				   .accepted = true,
+				   .user = user };
 	return ops_decide(s, NULL);
 }
 

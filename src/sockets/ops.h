@@ -13,12 +13,15 @@
  * Where several protocols fit, the one whose interface came up first is asked first, the native
  * stack last.
  *
- * No memory is allocated and there are no locks. Registering, interfaces and notices may
- * happen in any thread at any time; calls for one socket are serialized by the caller.
+ * No memory is allocated and there are no locks. Everything may happen in any thread at any time; a
+ * socket's first call, ops_create() or ops_accept(), and its last are the caller's to keep apart. A
+ * socket may stand in memory that relatives by fork() share. What one of them makes it leave counts as used
+ * in the others: there stopped() comes late or never.
  */
 #ifndef FLUE_SOCKETS_OPS_H
 #define FLUE_SOCKETS_OPS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -53,6 +56,7 @@ sa_family_t ops_family(sa_family_t family);
 enum ops_capability {
 	OPS_SELF_ROUTING = 1, /* finds the way itself; no first hop is looked up for it */
 	OPS_RDMA = 2,         /* can place data straight into the user's memory */
+	OPS_NATIVE_PORTS = 4, /* has the native socket's port, and so no bind() of its own */
 };
 
 enum ops_families { OPS_INET = 1, OPS_INET6 = 2 };
@@ -134,9 +138,10 @@ void ops_notify(enum ops_change what, unsigned ifindex);
 /* ---- sockets ---- */
 
 struct ops_socket {
-	uint32_t list; /* a bit for each protocol; while it is set, the protocol stays registered */
-	int8_t bound;  /* number of the one that has it, OPS_NATIVE or OPS_UNDECIDED */
-	bool connected; /* connect() or accept() has asked */
+	/* A bit for each protocol; while it is set, the protocol stays registered. */
+	_Atomic uint32_t list;
+	_Atomic int8_t bound;   /* number of the one that has it, OPS_NATIVE or OPS_UNDECIDED */
+	_Atomic bool connected; /* connect() or accept() has asked */
 	bool accepted;
 	void *user;
 };
@@ -152,6 +157,9 @@ struct ops_route {
 /* `user` is handed to the entry points. */
 void ops_create(struct ops_socket *s, const struct ops_want *want, void *user);
 
+/* Is there somebody whom ops_bind() would ask? Else the native port need not be found out. */
+bool ops_has_ports(const struct ops_socket *s);
+
 /*
  * After the native bind(): *port is what the kernel gave, and each protocol takes the same one or
  * leaves; 0. Without a native socket (`native` false) *port is the wish, maybe 0; the first
@@ -166,7 +174,7 @@ void ops_option(struct ops_socket *s, int level, int name, const void *value, so
 /* These return s->bound. A call for a socket that is decided changes nothing. */
 int ops_connect(struct ops_socket *s, const struct ops_route *route);
 int ops_accept(struct ops_socket *s, const struct ops_socket *listener, bool denied, void *user);
-/* Ask again who said "not yet"; `route` is NULL after accept(). */
+/* Ask again who said "not yet". After accept() only `denied` is looked at; NULL: it is not. */
 int ops_decide(struct ops_socket *s, const struct ops_route *route);
 
 /* To the native stack, for good. */

@@ -200,7 +200,7 @@ static void register_takes_only_whole_protocols(void **st)
 	assert_int_equal(ops_register(&p), -EINVAL);
 	p = f.protocol, p.families = 4;
 	assert_int_equal(ops_register(&p), -EINVAL);
-	p = f.protocol, p.caps = 4;
+	p = f.protocol, p.caps = 8;
 	assert_int_equal(ops_register(&p), -EINVAL);
 }
 
@@ -411,6 +411,40 @@ static void bind_lets_the_first_registered_decide_when_nothing_is_native(void **
 
 /* ---- OS-4, OS-7 ---- */
 
+static void bind_is_not_for_those_with_native_ports(void **st)
+{
+	struct fake a, b;
+	struct ops_socket s;
+	uint16_t port = 0;
+
+	fake_up(&a, "a", OPS_SELF_ROUTING | OPS_NATIVE_PORTS, 0);
+	a.bind_rc = -EIO;
+	create(&s);
+	assert_false(ops_has_ports(&s));
+	assert_int_equal(ops_bind(&s, NULL, 0, &port, true), 0);
+	assert_int_equal(s.list, 1u << a.number);
+	ops_close(&s);
+	fake_up(&b, "b", 0, 1);
+	create(&s);
+	assert_true(ops_has_ports(&s));
+	port = 80;
+	assert_int_equal(ops_bind(&s, NULL, 0, &port, true), 0);
+	assert_int_equal(b.port, 80);
+	assert_int_equal(s.list, 1u << a.number | 1u << b.number);
+	ops_close(&s);
+	/* No native socket, no port. */
+	create(&s);
+	port = 0;
+	b.picks = 7;
+	assert_int_equal(ops_bind(&s, NULL, 0, &port, false), 0);
+	assert_int_equal(port, 7);
+	assert_int_equal(s.list, 1u << b.number);
+	ops_close(&s);
+	assert_false(ops_has_ports(&s));
+	fake_down(&a, 0);
+	fake_down(&b, 0);
+}
+
 static void connect_asks_first_whose_interface_came_up_first(void **st)
 {
 	struct fake a, b, c;
@@ -533,6 +567,32 @@ static void decide_asks_again_who_said_not_yet(void **st)
 }
 
 /* OS-6: one listener for all, and who is on its list may take what comes in. */
+static void decide_asks_nobody_when_a_rule_denies_late(void **st)
+{
+	struct ops_route route = route_by(0), denied = route_by(0);
+	struct ops_socket s, child;
+	struct fake a;
+
+	denied.denied = true;
+	fake_up(&a, "a", OPS_SELF_ROUTING, 0);
+	a.connect_rc = a.accept_rc = -EAGAIN;
+	create(&s);
+	assert_int_equal(ops_accept(&child, &s, false, &child), OPS_UNDECIDED);
+	assert_int_equal(ops_connect(&s, &route), OPS_UNDECIDED);
+	assert_string_equal(script, "aa");
+	assert_int_equal(ops_decide(&s, &denied), OPS_NATIVE);
+	assert_int_equal(ops_decide(&child, &denied), OPS_NATIVE);
+	assert_string_equal(script, "aa");
+	assert_int_equal(s.list | child.list, 0);
+	/* Who has the socket keeps it. */
+	create(&s);
+	a.connect_rc = 0;
+	assert_int_equal(ops_connect(&s, &route), a.number);
+	assert_int_equal(ops_decide(&s, &denied), a.number);
+	ops_close(&s);
+	fake_down(&a, 1);
+}
+
 static void accept_inherits_the_list_of_the_listener(void **st)
 {
 	struct fake a, b, c, late;
@@ -676,6 +736,13 @@ static int live_connect(void *arg, void *user, const struct sockaddr *to, sockle
 	return (uintptr_t)user & 1 ? 0 : -EAGAIN;
 }
 
+static int live_option(void *arg, void *user, int level, int name, const void *value,
+		       socklen_t length)
+{
+	wrong += !*(_Atomic int *)arg;
+	return name & 1 ? -EINVAL : 0;
+}
+
 static void live_release(void *arg, void *user)
 {
 	wrong += !*(_Atomic int *)arg;
@@ -696,7 +763,7 @@ static const struct ops_calls live_calls = {
 	.bind = fake_bind,
 	.connect = live_connect,
 	.accept = fake_accept,
-	.option = fake_option,
+	.option = live_option,
 	.release = live_release,
 	.change = live_change,
 	.stopped = live_stopped,
@@ -722,6 +789,44 @@ static void *come_and_go(void *arg)
 	return NULL;
 }
 
+/* Sockets that two threads use at once; each lives for a while and is then made anew by one of them. */
+static struct ops_socket shared_socket;
+static pthread_rwlock_t shared_lock = PTHREAD_RWLOCK_INITIALIZER;
+
+static void use_shared(unsigned i)
+{
+	struct ops_route route = route_by(0);
+
+	pthread_rwlock_rdlock(&shared_lock);
+	switch (i % 5) {
+	case 0: ops_connect(&shared_socket, &route); break;
+	case 1: ops_decide(&shared_socket, &route); break;
+	case 2: ops_option(&shared_socket, 0, (int)(i / 5), NULL, 0); break;
+	case 3: ops_has_ports(&shared_socket); break;
+	case 4:
+		if (i % 3 == 0)
+			ops_step_down(&shared_socket);
+		break;
+	}
+	pthread_rwlock_unlock(&shared_lock);
+}
+
+static void *share_sockets(void *arg)
+{
+	struct ops_want want = ops_want(AF_INET, SOCK_STREAM, 0);
+
+	for (unsigned i = 0; !atomic_load(&over); i++) {
+		use_shared(i);
+		if (i % 50 || !arg)
+			continue;
+		pthread_rwlock_wrlock(&shared_lock);
+		ops_close(&shared_socket);
+		ops_create(&shared_socket, &want, (void *)(uintptr_t)(i / 50));
+		pthread_rwlock_unlock(&shared_lock);
+	}
+	return NULL;
+}
+
 static void *make_sockets(void *arg)
 {
 	struct ops_want want = ops_want(AF_INET, SOCK_STREAM, 0);
@@ -740,8 +845,11 @@ static void *make_sockets(void *arg)
 
 static void protocols_come_and_go_while_sockets_are_made(void **st)
 {
-	pthread_t goers[4], makers[2];
+	pthread_t goers[4], makers[2], sharers[2];
 
+	for (size_t i = 0; i < ARRAY_SIZE(sharers); i++)
+		assert_int_equal(pthread_create(&sharers[i], NULL, share_sockets, i ? &over : NULL),
+				 0);
 	for (size_t i = 0; i < ARRAY_SIZE(makers); i++)
 		assert_int_equal(pthread_create(&makers[i], NULL, make_sockets, NULL), 0);
 	for (size_t i = 0; i < ARRAY_SIZE(goers); i++)
@@ -751,6 +859,9 @@ static void protocols_come_and_go_while_sockets_are_made(void **st)
 	atomic_store(&over, true);
 	for (size_t i = 0; i < ARRAY_SIZE(makers); i++)
 		pthread_join(makers[i], NULL);
+	for (size_t i = 0; i < ARRAY_SIZE(sharers); i++)
+		pthread_join(sharers[i], NULL);
+	ops_close(&shared_socket);
 	assert_int_equal(wrong, 0);
 }
 
@@ -766,10 +877,12 @@ int main(void)
 		cmocka_unit_test(create_lists_what_fits_and_agrees),
 		cmocka_unit_test(bind_gives_all_the_native_port_and_drops_who_cannot_take_it),
 		cmocka_unit_test(bind_lets_the_first_registered_decide_when_nothing_is_native),
+		cmocka_unit_test(bind_is_not_for_those_with_native_ports),
 		cmocka_unit_test(connect_asks_first_whose_interface_came_up_first),
 		cmocka_unit_test(connect_tells_the_first_hop_to_those_that_need_it),
 		cmocka_unit_test(connect_asks_nobody_when_a_rule_denies),
 		cmocka_unit_test(decide_asks_again_who_said_not_yet),
+		cmocka_unit_test(decide_asks_nobody_when_a_rule_denies_late),
 		cmocka_unit_test(accept_inherits_the_list_of_the_listener),
 		cmocka_unit_test(option_drops_who_refuses_but_not_who_has_the_socket),
 		cmocka_unit_test(notices_reach_every_protocol),
