@@ -13,10 +13,11 @@
 #include <stdint.h>
 
 #include "sockets/lane.h"
+#include "sockets/ops.h"
 
 #define HOME_NAME    "flue-home"
 #define HOME_MAGIC   0x3145554c46534b53ull
-#define HOME_VERSION 1
+#define HOME_VERSION 2
 #define HOME_RECORDS 65536u
 
 enum why {
@@ -54,6 +55,7 @@ enum rec_flag {
 	REC_PINNED = 1 << 10,     /* sends on the carrier from now on */
 	REC_TIMED = 1 << 11,      /* SO_RCVTIMEO is set */
 	REC_UNANSWERED = 1 << 12, /* made the lane; the peer's HelloAck is still to be looked at */
+	REC_CONNECTED = 1 << 13,  /* the switch has been told */
 };
 
 /* Owner's thread id, or 0; bit 31: somebody sleeps for it. */
@@ -107,6 +109,8 @@ struct rec {
 	uint64_t peer_cookie; /* of the socket at the other end; the kernel has confirmed it */
 	uint64_t looked_at;   /* when the carrier was last asked for the peer's end */
 	_Atomic int32_t pending_error;
+	struct ops_socket
+		ops; /* which protocols may carry it, and which does; `user` is the record */
 	_Alignas(128) struct rec_lock tx_lock;
 	_Atomic uint32_t tx_refused; /* counts EAGAIN for a full ring */
 	uint64_t trimmed;            /* when memory of the ring was last given back */

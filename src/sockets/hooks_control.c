@@ -7,13 +7,24 @@
 
 #include "sockets/epoll.h"
 #include "sockets/hook.h"
-#include "sockets/ops.h"
+#include "sockets/ops_lane.h"
 #include "sockets/user.h"
 
-#ifndef TCP_ULP
-#define TCP_ULP 31
-#endif
 #define RCVTIMEO_NEW 66 /* with 64 bits for the time everywhere */
+
+/* The switch has the first word on a socket of the program's: is there anybody but the native stack for it? */
+static void ask_switch(int fd, const struct ops_want *want)
+{
+	struct rec *r = sock_add(fd, REC_OPEN, ROLE_UNKNOWN,
+				 (want->type & SOCK_NONBLOCK ? REC_NONBLOCK : 0) |
+					 (want->flags & OPS_WANT_OFFLOAD ? REC_ASKED : 0));
+
+	if (!r || atomic_load(&r->state) == REC_PLAIN)
+		return;
+	ops_create(&r->ops, want, r);
+	if (r->ops.bound == OPS_NATIVE)
+		sock_pin(r, fd, WHY_NATIVE);
+}
 
 HOOK int socket(int domain, int type, int protocol)
 {
@@ -32,9 +43,7 @@ HOOK int socket(int domain, int type, int protocol)
 	if (settings.off)
 		return fd;
 	if (want.flags & OPS_WANT_SWITCH)
-		sock_add(fd, REC_OPEN, ROLE_UNKNOWN,
-			 (want.type & SOCK_NONBLOCK ? REC_NONBLOCK : 0) |
-				 (want.flags & OPS_WANT_OFFLOAD ? REC_ASKED : 0));
+		ask_switch(fd, &want);
 	else
 		sock_forget(fd);
 	return fd;
@@ -56,11 +65,33 @@ static const struct sockaddr *native(const struct sockaddr *a, socklen_t size,
 	return (struct sockaddr *)copy;
 }
 
+/* One port space: every protocol that has ports takes the one that the kernel gave. */
+static void span_port(struct rec *r, int fd)
+{
+	struct sockaddr_storage local = { 0 };
+	socklen_t size = sizeof(local);
+	int saved = errno;
+	uint16_t port;
+
+	if (real(getsockname)(fd, (struct sockaddr *)&local, &size) == 0) {
+		/* In the same place in both families. */
+		port = ntohs(((struct sockaddr_in *)&local)->sin_port);
+		ops_bind(&r->ops, (struct sockaddr *)&local, size, &port, true);
+		if (r->ops.bound == OPS_NATIVE)
+			sock_pin(r, fd, WHY_NATIVE);
+	}
+	errno = saved;
+}
+
 HOOK int bind(int fd, const struct sockaddr *address, socklen_t size)
 {
 	struct sockaddr_storage copy;
+	int result = real(bind)(fd, native(address, size, &copy), size);
+	struct rec *r = result == 0 ? sock_live(fd) : NULL;
 
-	return real(bind)(fd, native(address, size, &copy), size);
+	if (r && ops_has_ports(&r->ops))
+		span_port(r, fd);
+	return result;
 }
 
 HOOK int connect(int fd, const struct sockaddr *address, socklen_t size)
@@ -110,9 +141,11 @@ static int accepted(int listener, int fd, int flags)
 	}
 	r = sock_add(fd, REC_OPEN, ROLE_PASSIVE,
 		     (flags & SOCK_NONBLOCK ? REC_NONBLOCK : 0) | sock_flag(l, REC_ASKED));
-	if (r && atomic_load(&l->state) == REC_PLAIN)
-		sock_pin(r, fd, atomic_load(&l->why));
-	if (r && atomic_load(&r->state) == REC_OPEN)
+	if (!r || atomic_load(&r->state) == REC_PLAIN)
+		return fd;
+	if (ops_accept(&r->ops, &l->ops, false, r) == OPS_NATIVE)
+		sock_pin(r, fd, atomic_load(&l->state) == REC_PLAIN ? l->why : WHY_NATIVE);
+	else
 		sock_connected(r, fd);
 	return fd;
 }
@@ -163,39 +196,28 @@ static int held_option(struct rec *r, int fd, int name, const void *value, sockl
 	return 0;
 }
 
-/* Options that mean something only while the kernel moves the octets. */
-static bool only_tcp(int level, int name)
-{
-	if (level == IPPROTO_TCP)
-		return name == TCP_ULP || name == TCP_REPAIR || name == TCP_FASTOPEN_CONNECT ||
-		       name == TCP_FASTOPEN;
-	if (level != SOL_SOCKET)
-		return false;
-	switch (name) {
-	case SO_TIMESTAMP:
-	case SO_TIMESTAMPNS:
-	case SO_TIMESTAMPING:
-	case SO_ATTACH_FILTER:
-	case SO_ATTACH_BPF:
-	case SO_ZEROCOPY:
-	case SO_RCVLOWAT:
-	case SO_OOBINLINE: return true;
-	}
-	return false;
-}
-
 HOOK int setsockopt(int fd, int level, int name, const void *value, socklen_t size)
 {
 	struct rec *r = sock_live(fd);
+	bool can = !r || ops_lane_can(level, name);
+	int result;
 
 	if (r && level == SOL_SOCKET && (name == SO_RCVTIMEO || name == RCVTIMEO_NEW))
 		atomic_fetch_or(&r->flags, REC_TIMED);
-	if (r && only_tcp(level, name))
-		sock_pin(r, fd, WHY_OPTION);
-	else if (r && level == IPPROTO_TCP && (name == TCP_NODELAY || name == TCP_CORK) &&
-		 sock_has_lane(r))
+	if (r && level == IPPROTO_TCP && (name == TCP_NODELAY || name == TCP_CORK) &&
+	    sock_has_lane(r))
 		return held_option(r, fd, name, value, size);
-	return real(setsockopt)(fd, level, name, value, size);
+	/* A lane must be left before the kernel acts on what only it can do. */
+	if (!can && r->ops.bound >= 0)
+		sock_pin(r, fd, WHY_OPTION);
+	result = real(setsockopt)(fd, level, name, value, size);
+	if (!r || result != 0)
+		return result;
+	/* The native socket has taken it; now the protocols. */
+	ops_option(&r->ops, level, name, value, size);
+	if (!can || r->ops.bound == OPS_NATIVE)
+		sock_pin(r, fd, WHY_OPTION);
+	return result;
 }
 
 HOOK int getsockopt(int fd, int level, int name, void *restrict value, socklen_t *restrict size)

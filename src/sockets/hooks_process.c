@@ -9,6 +9,7 @@
 #include "sockets/epoll.h"
 #include "sockets/hook.h"
 #include "sockets/meet.h"
+#include "sockets/ops_lane.h"
 #include "sockets/report.h"
 
 /* --- other programs */
@@ -310,6 +311,7 @@ static long by_number(long number, const long a[6], bool *done)
 	case SYS_io_uring_setup:
 		/* A ring reads and writes where no hook is. */
 		settings.uring = true;
+		ops_lane_stop();
 		sock_each(no_more_lanes, NULL);
 		break;
 	}

@@ -10,6 +10,7 @@
 #include "base/util.h"
 #include "sockets/epoll.h"
 #include "sockets/meet.h"
+#include "sockets/ops_lane.h"
 #include "sockets/process.h"
 #include "sockets/real.h"
 #include "sockets/report.h"
@@ -76,10 +77,11 @@ static void load_rules(void)
 
 	if (!path && access("/etc/flue/sockets.rules", F_OK) == 0)
 		path = "/etc/flue/sockets.rules";
-	if (policy_load(&settings.policy, path, getenv("FLUE_RULE"), &error) == 0)
-		return;
-	settings.bad_rules = true;
-	report_line("flue: ", error.text, "; this program stays on TCP");
+	settings.bad_rules = policy_load(&settings.policy, path, getenv("FLUE_RULE"), &error) != 0;
+	for (uint32_t i = 0; i < settings.policy.n_rules; i++)
+		settings.user_rules |= !settings.policy.rules[i].any_user;
+	if (settings.bad_rules)
+		report_line("flue: ", error.text, "; this program stays on TCP");
 }
 
 static void on_fork_prepare(void)
@@ -144,6 +146,8 @@ void process_init(void)
 		else
 			atomic_store(&life->pid, (uint32_t)getpid());
 	}
+	if (!settings.off)
+		ops_lane_start();
 	atomic_store_explicit(&done, 2, memory_order_release);
 }
 

@@ -22,8 +22,9 @@ struct settings {
 	bool why;        /* tell at exit what stayed on TCP */
 	char stats[256]; /* append totals to this file at exit, or "" */
 	bool bad_rules;
-	bool uring;  /* the program uses io_uring: no lanes */
-	bool sealed; /* system calls are filtered: make none of our own */
+	bool user_rules; /* some rule names a user */
+	bool uring;      /* the program uses io_uring: no lanes */
+	bool sealed;     /* system calls are filtered: make none of our own */
 	struct policy_self self;
 	struct policy policy;
 	uint32_t max_lanes;

@@ -199,6 +199,7 @@ struct rec *sock_add(int fd, uint32_t state, uint32_t role, uint32_t flags)
 	r->procs = 1;
 	r->role = role;
 	r->flags = flags;
+	r->ops.bound = OPS_NATIVE;
 	if (fd <= STDERR_FILENO || settings.uring) {
 		r->why = settings.uring ? WHY_URING : WHY_LOW;
 		state = REC_PLAIN;
@@ -213,16 +214,24 @@ struct rec *sock_add(int fd, uint32_t state, uint32_t role, uint32_t flags)
 
 void sock_connected(struct rec *r, int fd)
 {
+	struct ops_route route = { .remote = (const struct sockaddr *)&r->peer,
+				   .length = sizeof(r->peer) };
 	int saved = errno;
 	uint32_t open = REC_OPEN;
 
-	/* Not before it is known to be: a connect() may be under way. */
-	if (!sock_flag(r, REC_LISTEN) && find_addresses(r, fd)) {
+	/* Not before it is known to be: a connect() may be under way. Once: the switch is told while the
+	 * record is OPEN, when nobody is looked for yet. */
+	if (!sock_flag(r, REC_LISTEN) && find_addresses(r, fd) &&
+	    !(atomic_fetch_or(&r->flags, REC_CONNECTED) & REC_CONNECTED)) {
 		bool self = memcmp(&r->self.sin6_addr, &r->peer.sin6_addr, 16) == 0 &&
 			    r->self.sin6_port == r->peer.sin6_port;
 
-		if (self)
+		if (self) {
 			r->why = WHY_OPTION; /* connected to itself */
+			ops_step_down(&r->ops);
+		} else if (!r->ops.connected) {
+			ops_connect(&r->ops, &route);
+		}
 		atomic_compare_exchange_strong(&r->state, &open, self ? REC_PLAIN : REC_YOUNG);
 	}
 	errno = saved;
@@ -232,6 +241,7 @@ struct rec *sock_probe(int fd)
 {
 	int domain = 0, type = 0, protocol = 0, listens = 0, saved = errno;
 	socklen_t size = sizeof(int);
+	struct ops_want want;
 	struct rec *r;
 	int flags;
 
@@ -257,8 +267,11 @@ struct rec *sock_probe(int fd)
 	r = sock_add(fd, REC_OPEN, ROLE_UNKNOWN,
 		     (flags > 0 && flags & O_NONBLOCK ? REC_NONBLOCK : 0) |
 			     (listens ? REC_LISTEN : 0));
-	if (r && atomic_load(&r->state) == REC_OPEN)
+	if (r && atomic_load(&r->state) == REC_OPEN) {
+		want = ops_want(domain, type, protocol);
+		ops_create(&r->ops, &want, r);
 		sock_connected(r, fd);
+	}
 	errno = saved;
 	return r;
 }
@@ -284,10 +297,7 @@ static void leave_heir(struct rec *r, int fd)
 
 static void last_closed(struct rec *r, int fd)
 {
-	uint32_t state = atomic_load(&r->state);
-
-	if (state == REC_POSTED)
-		meet_withdraw(r);
+	ops_close(&r->ops);
 	report_connection(r->home, r);
 	if (r->arena)
 		stream_close(r, fd);
@@ -379,10 +389,11 @@ void sock_pin(struct rec *r, int fd, enum why why)
 	int saved = errno;
 	uint32_t state = atomic_load(&r->state);
 
-	if (state == REC_POSTED)
-		meet_withdraw(r);
 	while (state < REC_LANE && !atomic_compare_exchange_weak(&r->state, &state, REC_PLAIN))
 		;
+	if (state == REC_POSTED)
+		meet_withdraw(r);
+	ops_step_down(&r->ops);
 	if (state == REC_LANE)
 		stream_step_down(r, fd, why);
 	else if (state != REC_PLAIN)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Connections without a lane: counting towards one, finding the peer, and the step onto the lane. What
- * stays on TCP must not notice: once a connection is plain, a call costs one look at its record.
+ * Connections without a lane: counting towards one, asking the switch for it, and the step onto the lane.
+ * What stays on TCP must not notice: once a connection is plain, a call costs one look at its record.
  */
 #include <errno.h>
 #include <linux/sockios.h>
@@ -12,7 +12,7 @@
 #include "sockets/arena.h"
 #include "sockets/bell.h"
 #include "sockets/epoll.h"
-#include "sockets/meet.h"
+#include "sockets/ops_lane.h"
 #include "sockets/process.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
@@ -22,12 +22,6 @@
 /* Requests and replies before a lane is looked for: those that carry one never pay. */
 #define TURNS_ENOUGH 2
 #define BYTES_ENOUGH (64u << 10)
-/* When the peer did not come, it is looked for again after this much, then 16 times as much ... */
-#define BYTES_AGAIN (1u << 20)
-#define BYTES_LAST  (256u << 20)
-/* How often an offer is looked at before the peer counts as plain. */
-#define TURN_CHECKS 4
-#define BYTE_CHECKS 64
 
 /* --- positions in the stream, from the kernel's counters */
 
@@ -142,15 +136,6 @@ out:
 
 /* --- towards a lane */
 
-static bool is_local(const struct rec *r)
-{
-	const struct in6_addr *p = &r->peer.sin6_addr;
-
-	if (IN6_IS_ADDR_V4MAPPED(p) ? p->s6_addr[12] == 127 : IN6_IS_ADDR_LOOPBACK(p))
-		return true;
-	return memcmp(p, &r->self.sin6_addr, sizeof(*p)) == 0;
-}
-
 static void to_policy(struct policy_address *out, const struct sockaddr_in6 *in)
 {
 	bool v4 = IN6_IS_ADDR_V4MAPPED(&in->sin6_addr);
@@ -161,100 +146,79 @@ static void to_policy(struct policy_address *out, const struct sockaddr_in6 *in)
 	out->port = be16toh(in->sin6_port);
 }
 
-static bool rules_allow(const struct rec *r)
+static bool rules_deny(struct rec *r)
 {
-	struct policy_query q = { .program = settings.self.program,
-				  .alias = settings.self.alias,
-				  .uid = geteuid() };
+	struct policy_query q = { .program = settings.self.program, .alias = settings.self.alias };
 
+	if (settings.user_rules)
+		q.uid = geteuid();
 	q.role = r->role == ROLE_PASSIVE ? POLICY_LISTEN : POLICY_CONNECT;
 	to_policy(&q.local, &r->self);
 	to_policy(&q.remote, &r->peer);
-	return policy_ask(&settings.policy, &q).offload;
+	if (!settings.bad_rules && policy_ask(&settings.policy, &q).offload)
+		return false;
+	atomic_store_explicit(&r->why, settings.bad_rules ? WHY_RULES : WHY_POLICY,
+			      memory_order_relaxed);
+	return true;
 }
 
-static void give_up(struct rec *r, enum why why)
+static bool give_up(struct rec *r)
 {
 	uint32_t state = atomic_load(&r->state);
 
-	atomic_store_explicit(&r->why, why, memory_order_relaxed);
-	if (state == REC_YOUNG || state == REC_POSTED)
-		change(r, state, REC_PLAIN);
+	return (state == REC_YOUNG || state == REC_POSTED) && change(r, state, REC_PLAIN);
 }
 
-/* The peer did not come. It may yet: another process may have the connection by then. So a connection that
- * goes on moving octets asks again, a few times in its life. */
-static void no_peer(struct rec *r)
+/* Some protocol of the switch has the connection, and there is but one that needs us. */
+static void take_lane(struct rec *r, int fd, uint32_t from)
 {
-	if (r->goal >= BYTES_LAST)
-		return give_up(r, WHY_PEER);
-	r->goal = r->goal < BYTES_AGAIN ? BYTES_AGAIN : r->goal * 16;
-	r->checks = 0;
-	atomic_store_explicit(&r->why, WHY_PEER, memory_order_relaxed);
-	change(r, REC_POSTED, REC_YOUNG);
+	/* Both ends have the library and will use it: from here on octets count. */
+	if (!(atomic_fetch_or(&r->flags, REC_ELIGIBLE) & REC_ELIGIBLE))
+		atomic_fetch_add(&r->home->eligible, 1);
+	if (change(r, from, REC_AGREED))
+		attach(r, fd);
 }
 
-static void apply(struct rec *r, int fd, uint32_t from, enum meet_result result, enum why why)
+static uint64_t next_look(const struct rec *r)
 {
-	switch (result) {
-	case MEET_LANE:
-		/* Both ends have the library and will use it: from here on octets count. */
-		if (!(atomic_fetch_or(&r->flags, REC_ELIGIBLE) & REC_ELIGIBLE))
-			atomic_fetch_add(&r->home->eligible, 1);
-		if (change(r, from, REC_AGREED))
-			attach(r, fd);
-		break;
-	case MEET_POSTED:
-		if (from != REC_POSTED && !change(r, from, REC_POSTED))
-			meet_withdraw(r);
-		break;
-	case MEET_NEVER: give_up(r, why); break;
-	case MEET_NOTHING: break;
-	}
+	return r->young_tx + r->young_rx + BYTES_ENOUGH;
 }
 
-static void look_for_peer(struct rec *r, int fd)
+/* Ask the switch who carries this connection. */
+static void decide(struct rec *r, int fd)
 {
-	enum why why = WHY_NONE;
+	struct ops_route route = { .remote = (const struct sockaddr *)&r->peer,
+				   .length = sizeof(r->peer) };
+	uint32_t from = atomic_load(&r->state);
+	int bound;
 
-	if (atomic_load(&r->procs) > 1)
-		return; /* another process may use it; when it has let go, we can */
-	if (!is_local(r))
-		return give_up(r, WHY_REMOTE);
-	if (settings.bad_rules || !rules_allow(r))
-		return give_up(r, settings.bad_rules ? WHY_RULES : WHY_POLICY);
-	if (sock_flag(r, REC_SHUT_WR | REC_SHUT_RD))
-		return give_up(r, WHY_SHUT);
-	if (sock_flag(r, REC_EXECED))
-		return give_up(r, WHY_EXEC);
-	if (r->checks++ > TURN_CHECKS)
-		return no_peer(r);
-	if (!process_is_self())
+	ops_prune(&r->ops);
+	if (r->ops.bound == OPS_NATIVE) {
+		/* Nobody is left who could have said why. */
+		if (give_up(r))
+			atomic_store_explicit(&r->why, WHY_NATIVE, memory_order_relaxed);
 		return;
-	apply(r, fd, REC_YOUNG, meet_peer(r, &why), why);
-	if (atomic_load(&r->state) == REC_POSTED) {
+	}
+	route.denied = from == REC_YOUNG && rules_deny(r);
+	bound = ops_decide(&r->ops, &route);
+	if (bound == OPS_NATIVE)
+		give_up(r);
+	else if (bound >= 0)
+		take_lane(r, fd, atomic_load(&r->state));
+	else if (from == REC_YOUNG && atomic_load(&r->state) == REC_POSTED) {
 		r->checks = 0;
-		r->check_at = r->young_tx + r->young_rx + BYTES_ENOUGH;
+		r->check_at = next_look(r);
 	}
 }
 
-/* Our offer stands: is it taken? Asked at every turn, and after every so many octets. */
-static void look_at_offer(struct rec *r, int fd, bool turned)
+/* An offer stands. It is looked at at every turn, and after every so many octets. */
+static void decide_posted(struct rec *r, int fd, bool turned)
 {
-	enum why why = WHY_NONE;
-	bool grown = r->young_tx + r->young_rx >= r->check_at;
-	enum meet_result result;
-
-	if (!turned && !grown)
+	if (!turned && r->young_tx + r->young_rx < r->check_at)
 		return;
-	r->check_at = r->young_tx + r->young_rx + BYTES_ENOUGH;
-	result = meet_check(r, &why);
-	r->checks += turned ? BYTE_CHECKS / TURN_CHECKS + 1 : 1;
-	if (result == MEET_POSTED && r->checks > BYTE_CHECKS + 2) {
-		meet_withdraw(r);
-		return no_peer(r);
-	}
-	apply(r, fd, REC_POSTED, result, why);
+	r->check_at = next_look(r);
+	r->checks += turned ? OPS_LANE_LOOKS / OPS_LANE_TURNS + 1 : 1;
+	decide(r, fd);
 }
 
 static bool is_old_enough(const struct rec *r)
@@ -280,9 +244,9 @@ static void grow_up(struct rec *r, int fd, bool turned)
 	switch (atomic_load(&r->state)) {
 	case REC_YOUNG:
 		if (is_old_enough(r))
-			look_for_peer(r, fd);
+			decide(r, fd);
 		break;
-	case REC_POSTED: look_at_offer(r, fd, turned); break;
+	case REC_POSTED: decide_posted(r, fd, turned); break;
 	case REC_AGREED: attach(r, fd); break;
 	}
 	inside = false;

@@ -15,8 +15,11 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include <flue/offload.h>
+
 #include "sockets/arena.h"
 #include "sockets/hello.h"
+#include "sockets/ops_lane.h"
 #include "sockets/process.h"
 #include "sockets/sock.h"
 #include "sockets/stream.h"
@@ -29,6 +32,8 @@ static void connect_both(void)
 {
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
 	socklen_t size = sizeof(a);
+	struct ops_want want = ops_want(AF_INET, SOCK_STREAM, 0);
+	struct ops_socket listener;
 	int l = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
 	assert_int_equal(bind(l, (struct sockaddr *)&a, sizeof(a)), 0);
@@ -42,6 +47,10 @@ static void connect_both(void)
 	near = sock_add(near_fd, REC_OPEN, ROLE_ACTIVE, REC_ASKED);
 	far = sock_add(far_fd, REC_OPEN, ROLE_PASSIVE, REC_ASKED);
 	assert_true(near && far);
+	ops_create(&near->ops, &want, near);
+	ops_create(&listener, &want, near);
+	ops_accept(&far->ops, &listener, false, far);
+	ops_close(&listener);
 	sock_connected(near, near_fd);
 	sock_connected(far, far_fd);
 }
@@ -237,6 +246,100 @@ static void nothing_is_lost_when_answer_is_bad_and_ring_is_used(void **st)
 	assert_int_equal(far->sent.lane_bytes, 0);
 }
 
+/* --- the switch */
+
+static void switch_has_the_lane_when_ends_have_met(void **st)
+{
+	const struct ops_protocol *p;
+
+	NEED_ROOT();
+	assert_int_equal(near->ops.bound, OPS_UNDECIDED);
+	assert_true(near->ops.connected && far->ops.connected && far->ops.accepted);
+	make_lane();
+	assert_int_equal(near->ops.bound, OPS_UNDECIDED);
+	attach_near();
+	assert_int_equal(near->ops.bound, far->ops.bound);
+	p = ops_protocol(near->ops.bound);
+	assert_non_null(p);
+	assert_string_equal(p->name, "lane");
+	assert_int_equal(p->id, IPPROTO_SDP);
+}
+
+static void switch_loses_the_lane_when_it_never_will_be(void **st)
+{
+	NEED_ROOT();
+	atomic_fetch_or(&near->flags, REC_SHUT_RD);
+	put(near, near_fd, 1, 10);
+	assert_int_equal(near->ops.bound, OPS_NATIVE);
+	assert_int_equal(near->ops.list, 0);
+	assert_int_equal(atomic_load(&near->state), REC_PLAIN);
+	assert_int_equal(near->why, WHY_SHUT);
+	/* What another says of itself does not matter. */
+	far->peer.sin6_addr.s6_addr[12] = 10;
+	take(far, far_fd, 1, 10);
+	assert_int_equal(far->ops.bound, OPS_NATIVE);
+	assert_int_equal(far->why, WHY_REMOTE);
+}
+
+static void switch_asks_nobody_when_a_rule_denies(void **st)
+{
+	struct policy_error error;
+
+	NEED_ROOT();
+	assert_int_equal(policy_load(&settings.policy, NULL, "use tcp listen * *", &error), 0);
+	put(near, near_fd, 1, 10);
+	take(far, far_fd, 1, 10);
+	assert_int_equal(far->ops.bound, OPS_NATIVE);
+	assert_int_equal(atomic_load(&far->state), REC_PLAIN);
+	assert_int_equal(far->why, WHY_POLICY);
+	assert_int_equal(near->ops.bound, OPS_UNDECIDED);
+	assert_int_equal(atomic_load(&near->state), REC_POSTED);
+	settings.bad_rules = true;
+	exchange(2);
+	end(st);
+	begin(st);
+	put(near, near_fd, 1, 10);
+	assert_int_equal(near->why, WHY_RULES);
+	memset(&settings.policy, 0, sizeof(settings.policy));
+	settings.bad_rules = false;
+}
+
+static void offer_is_withdrawn_when_the_lane_leaves_the_list(void **st)
+{
+	NEED_ROOT();
+	put(near, near_fd, 1, 10);
+	assert_int_equal(atomic_load(&near->state), REC_POSTED);
+	ops_option(&near->ops, SOL_SOCKET, SO_RCVLOWAT, NULL, 0);
+	assert_int_equal(near->ops.bound, OPS_NATIVE);
+	take(far, far_fd, 1, 10);
+	assert_int_equal(atomic_load(&far->state), REC_POSTED);
+	put(far, far_fd, 2, 10);
+	take(near, near_fd, 2, 10);
+	assert_int_equal(atomic_load(&near->state), REC_PLAIN);
+	assert_int_equal(near->why, WHY_NATIVE);
+}
+
+static void octets_stay_on_tcp_when_the_lane_is_unregistered(void **st)
+{
+	NEED_ROOT();
+	/* One that is there lives on; and those that look for one do not find it. */
+	make_lane();
+	attach_near();
+	ops_lane_stop();
+	put(near, near_fd, 3, 100);
+	take(far, far_fd, 3, 100);
+	assert_int_equal(through_lane(), 100);
+	end(st);
+	assert_int_equal(process_kept(OUR_MAILBOX), -1); /* stopped */
+	begin(st);
+	assert_int_equal(near->ops.bound, OPS_NATIVE);
+	exchange(100);
+	assert_int_equal(through_lane(), 0);
+	assert_int_equal(near->why, WHY_NATIVE);
+	assert_int_equal(far->why, WHY_NATIVE);
+	ops_lane_start();
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int main(void)
@@ -247,6 +350,11 @@ int main(void)
 		TEST(octets_stay_on_tcp_when_answer_is_bad),
 		TEST(octets_stay_on_tcp_when_answer_comes_late),
 		TEST(nothing_is_lost_when_answer_is_bad_and_ring_is_used),
+		TEST(switch_has_the_lane_when_ends_have_met),
+		TEST(switch_loses_the_lane_when_it_never_will_be),
+		TEST(switch_asks_nobody_when_a_rule_denies),
+		TEST(offer_is_withdrawn_when_the_lane_leaves_the_list),
+		TEST(octets_stay_on_tcp_when_the_lane_is_unregistered),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

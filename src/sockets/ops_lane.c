@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: MIT */
+#include "sockets/ops_lane.h"
+
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include <flue/offload.h>
+
+#include "sockets/meet.h"
+#include "sockets/ops.h"
+#include "sockets/process.h"
+#include "sockets/sock.h"
+
+#ifndef TCP_ULP
+#define TCP_ULP 31
+#endif
+
+/* When the peer did not come, it is looked for again after this much, then 16 times as much ... */
+#define BYTES_AGAIN (1u << 20)
+#define BYTES_LAST  (256u << 20)
+
+static _Atomic int number = -1;
+
+static bool change(struct rec *r, uint32_t from, uint32_t to)
+{
+	return atomic_compare_exchange_strong(&r->state, &from, to);
+}
+
+/* --- is there a lane? */
+
+static bool is_local(const struct rec *r)
+{
+	const struct in6_addr *p = &r->peer.sin6_addr;
+
+	if (IN6_IS_ADDR_V4MAPPED(p) ? p->s6_addr[12] == 127 : IN6_IS_ADDR_LOOPBACK(p))
+		return true;
+	return memcmp(p, &r->self.sin6_addr, sizeof(*p)) == 0;
+}
+
+/* There will be none. */
+static int refuse(struct rec *r, enum why why)
+{
+	atomic_store_explicit(&r->why, why, memory_order_relaxed);
+	switch (why) {
+	case WHY_REMOTE: return -EHOSTUNREACH;
+	case WHY_PEER: return -ECONNREFUSED;
+	case WHY_SHUT: return -ESHUTDOWN;
+	case WHY_LIMIT: return -ENOBUFS;
+	case WHY_CHECK: return -EACCES;
+	case WHY_HELLO:
+	case WHY_ROLE: return -EPROTO;
+	default: return -ENOTSUP;
+	}
+}
+
+/* The peer did not come. It may yet: another process may have the connection by then. So a connection that
+ * goes on moving octets asks again, a few times in its life. */
+static int no_peer(struct rec *r)
+{
+	if (r->goal >= BYTES_LAST)
+		return refuse(r, WHY_PEER);
+	r->goal = r->goal < BYTES_AGAIN ? BYTES_AGAIN : r->goal * 16;
+	r->checks = 0;
+	atomic_store_explicit(&r->why, WHY_PEER, memory_order_relaxed);
+	change(r, REC_POSTED, REC_YOUNG);
+	return -EAGAIN;
+}
+
+static int look_for_peer(struct rec *r)
+{
+	enum why why = WHY_NONE;
+
+	if (atomic_load(&r->procs) > 1)
+		return -EAGAIN; /* another process may use it; when it has let go, we can */
+	if (!is_local(r))
+		return refuse(r, WHY_REMOTE);
+	if (sock_flag(r, REC_SHUT_WR | REC_SHUT_RD))
+		return refuse(r, WHY_SHUT);
+	if (sock_flag(r, REC_EXECED))
+		return refuse(r, WHY_EXEC);
+	if (r->checks++ > OPS_LANE_TURNS)
+		return no_peer(r);
+	if (!process_is_self())
+		return -EAGAIN;
+	switch (meet_peer(r, &why)) {
+	case MEET_LANE: return 0;
+	case MEET_NEVER: return refuse(r, why);
+	case MEET_POSTED:
+		if (!change(r, REC_YOUNG, REC_POSTED))
+			meet_withdraw(r);
+		break;
+	case MEET_NOTHING: break;
+	}
+	return -EAGAIN;
+}
+
+/* Our offer stands: is it taken? */
+static int look_at_offer(struct rec *r)
+{
+	enum why why = WHY_NONE;
+
+	switch (meet_check(r, &why)) {
+	case MEET_LANE: return 0;
+	case MEET_NEVER: return refuse(r, why);
+	case MEET_POSTED:
+		if (r->checks <= OPS_LANE_LOOKS + 2)
+			break;
+		meet_withdraw(r);
+		return no_peer(r);
+	case MEET_NOTHING: break;
+	}
+	return -EAGAIN;
+}
+
+/* Which of the two ends this is does not matter. Cheap as long as the connection is only just made. */
+static int seek(struct rec *r)
+{
+	switch (atomic_load(&r->state)) {
+	case REC_YOUNG: return look_for_peer(r);
+	case REC_POSTED: return look_at_offer(r);
+	default: return -EAGAIN;
+	}
+}
+
+bool ops_lane_can(int level, int name)
+{
+	if (level == IPPROTO_TCP)
+		return name != TCP_ULP && name != TCP_REPAIR && name != TCP_FASTOPEN_CONNECT &&
+		       name != TCP_FASTOPEN;
+	if (level != SOL_SOCKET)
+		return true;
+	switch (name) {
+	case SO_TIMESTAMP:
+	case SO_TIMESTAMPNS:
+	case SO_TIMESTAMPING:
+	case SO_ATTACH_FILTER:
+	case SO_ATTACH_BPF:
+	case SO_ZEROCOPY:
+	case SO_RCVLOWAT:
+	case SO_OOBINLINE: return false;
+	}
+	return true;
+}
+
+/* --- entry points */
+
+static int lane_create(void *arg, void *user, const struct ops_want *want)
+{
+	(void)arg;
+	(void)user;
+	(void)want;
+	return 0;
+}
+
+static int lane_bind(void *arg, void *user, const struct sockaddr *local, socklen_t length,
+		     uint16_t *port)
+{
+	(void)arg;
+	(void)user;
+	(void)local;
+	(void)length;
+	(void)port;
+	return 0; /* the port is the carrier's */
+}
+
+static int lane_connect(void *arg, void *user, const struct sockaddr *remote, socklen_t length,
+			const struct ops_hop *hop)
+{
+	(void)arg;
+	(void)remote;
+	(void)length;
+	(void)hop;
+	return seek(user);
+}
+
+static int lane_accept(void *arg, void *user)
+{
+	(void)arg;
+	return seek(user);
+}
+
+static int lane_option(void *arg, void *user, int level, int name, const void *value,
+		       socklen_t length)
+{
+	(void)arg;
+	(void)user;
+	(void)value;
+	(void)length;
+	return ops_lane_can(level, name) ? 0 : -ENOPROTOOPT;
+}
+
+/* Nobody shall take an offer that is not meant any more. */
+static void lane_release(void *arg, void *user)
+{
+	struct rec *r = user;
+	int saved = errno;
+
+	(void)arg;
+	if (atomic_load(&r->state) == REC_POSTED)
+		meet_withdraw(r);
+	errno = saved;
+}
+
+/* Both ends are on this host, whatever becomes of its interfaces; the carrier tells what they do to it. */
+static void lane_change(void *arg, enum ops_change what, unsigned ifindex)
+{
+	(void)arg;
+	(void)what;
+	(void)ifindex;
+}
+
+/* The last lane is gone, and no other can come: nor can mail. */
+static void lane_stopped(void *arg)
+{
+	int saved = errno;
+
+	(void)arg;
+	if (!settings.sealed) {
+		process_drop(OUR_MAILBOX);
+		process_drop(OUR_BOARD);
+	}
+	errno = saved;
+}
+
+static const struct ops_calls calls = {
+	.create = lane_create,
+	.bind = lane_bind,
+	.connect = lane_connect,
+	.accept = lane_accept,
+	.option = lane_option,
+	.release = lane_release,
+	.change = lane_change,
+	.stopped = lane_stopped,
+};
+
+static const struct ops_protocol protocol = {
+	.name = "lane",
+	.id = IPPROTO_SDP,
+	.caps = OPS_SELF_ROUTING | OPS_NATIVE_PORTS,
+	.families = OPS_INET | OPS_INET6,
+	.calls = &calls,
+};
+
+void ops_lane_start(void)
+{
+	int n = ops_register(&protocol);
+
+	atomic_store(&number, n);
+	if (n >= 0)
+		ops_interface_up(n, 0);
+}
+
+void ops_lane_stop(void)
+{
+	int n = atomic_exchange(&number, -1);
+
+	if (n >= 0)
+		ops_unregister(n);
+}
