@@ -115,7 +115,7 @@ struct rec {
 	_Atomic uint32_t tx_refused; /* counts EAGAIN for a full ring */
 	uint64_t trimmed;            /* when memory of the ring was last given back */
 	uint64_t full_since;         /* when somebody first waited for room */
-	_Atomic uint32_t tx_told; /* said EAGAIN, or that it is writable: the next octet must go */
+	_Atomic uint32_t tx_told;    /* said that it is writable: the next octet must go */
 	_Atomic uint32_t tx_kernel; /* the owner of tx_lock is in the kernel, on the carrier */
 	struct lane_tx tx;
 	struct rec_count sent;

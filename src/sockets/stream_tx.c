@@ -413,8 +413,9 @@ static int overflow(struct rec *r, int fd, bool block)
 		return 0;
 	if (block)
 		return sleep_for_room(r, fd);
-	/* Told that it is writable, by the kernel: then it is. Otherwise waiting in poll() comes first. */
-	if (!atomic_exchange_explicit(&r->tx_told, 1, memory_order_relaxed)) {
+	/* Told that it is writable, by the kernel: then it is. Otherwise waiting in poll() comes first; not for ever,
+	 * as the program may wait where we cannot see it. */
+	if (!atomic_load_explicit(&r->tx_told, memory_order_relaxed) && stream_wants_room(r)) {
 		atomic_fetch_add_explicit(&r->tx_refused, 1, memory_order_relaxed);
 		atomic_fetch_add_explicit(&stream_refusals, 1, memory_order_relaxed);
 		errno = EAGAIN;
