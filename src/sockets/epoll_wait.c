@@ -474,7 +474,7 @@ static bool nap_for_room(struct epoll_set *s, int64_t left, int *result)
 		return false;
 	sock_keep(r);
 	lock_give(&s->lock);
-	*result = stream_await_room(r, left);
+	*result = stream_await_room(r, left, NULL);
 	lock_take(&s->lock);
 	sock_release(r);
 	return true;

@@ -213,6 +213,15 @@ static int ask_both(struct round *w, const struct kernel_poll *k, bool last)
 	return n >= 0 ? merge(w, last) : n;
 }
 
+/* A writer whose reader may make room any moment. */
+static struct rec *find_full(struct round *w)
+{
+	for (size_t i = 0; i < w->lanes; i++)
+		if ((w->fds[w->at[i]].events & OUT) && stream_wants_room(w->lane[i]))
+			return w->lane[i];
+	return NULL;
+}
+
 /* Everything short of sleeping. */
 static int poll_awake(struct round *w, const struct kernel_poll *k)
 {
@@ -222,17 +231,8 @@ static int poll_awake(struct round *w, const struct kernel_poll *k)
 		wait_ladder(any_ready, w, peers_cpu(w), &w->lane[0]->spin, settings.spin_ns);
 	n = ask_both(w, k, false);
 	if (n == 0 && k->timeout == 0)
-		n = ask_both(w, k, true);
+		n = ask_both(w, k, !find_full(w));
 	return n;
-}
-
-/* A writer whose reader may make room any moment. */
-static struct rec *find_full(struct round *w)
-{
-	for (size_t i = 0; i < w->lanes; i++)
-		if ((w->fds[w->at[i]].events & OUT) && stream_wants_room(w->lane[i]))
-			return w->lane[i];
-	return NULL;
 }
 
 static int64_t time_left(const struct kernel_poll *k, uint64_t start)
@@ -294,9 +294,10 @@ static int poll_for(struct pollfd *fds, nfds_t count, const struct kernel_poll *
 		n = poll_awake(&w, k);
 		if (n != 0 || time_left(k, start) == 0)
 			break;
-		full = k->masked ? NULL : find_full(&w);
+		full = find_full(&w);
 		if (full)
-			n = stream_await_room(full, time_left(k, start));
+			n = stream_await_room(full, time_left(k, start),
+					      k->masked ? k->mask : NULL);
 		else if (can_nap(&w, k))
 			n = poll_nap(&w, time_left(k, start), &again);
 		else

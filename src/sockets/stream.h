@@ -6,6 +6,7 @@
 #ifndef FLUE_SOCKETS_STREAM_H
 #define FLUE_SOCKETS_STREAM_H
 
+#include <signal.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
@@ -47,8 +48,9 @@ extern _Atomic uint32_t stream_refusals;
 bool stream_is_full(const struct rec *r);
 /* ... and it is worth waiting for the reader. */
 bool stream_wants_room(struct rec *r);
-/* A short sleep that ends when there is room; at most `ns` (< 0: no limit). -1 and EINTR after a signal. */
-int stream_await_room(struct rec *r, int64_t ns);
+/* A short sleep that ends when there is room; at most `ns` (< 0: no limit). -1 and EINTR after a signal. `mask`: the
+ * signals to hold back meanwhile, or NULL. */
+int stream_await_room(struct rec *r, int64_t ns, const sigset_t *mask);
 /* The program is told that it is writable because the kernel says so. */
 void stream_told_writable(struct rec *r);
 /* May a sleeper rely on the kernel for this one? False: it is readable now. Undo with disarm. For edges: `told` is

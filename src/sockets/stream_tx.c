@@ -36,7 +36,9 @@
 #define ROOM_PATIENCE (50 * NSEC_PER_MSEC)
 /* ... and looks around this often meanwhile. */
 #define ROOM_NAP (1000 * 1000)
-#define NO_RING  (REC_PEERGONE | REC_SHUT_WR | REC_PINNED | REC_UNANSWERED)
+/* ... and this often where the reader cannot wake it. */
+#define ROOM_GLANCE (50 * 1000)
+#define NO_RING     (REC_PEERGONE | REC_SHUT_WR | REC_PINNED | REC_UNANSWERED)
 
 _Atomic uint32_t stream_refusals;
 
@@ -492,13 +494,16 @@ bool stream_wants_room(struct rec *r)
 	return clock_now() - r->full_since < ROOM_PATIENCE;
 }
 
-int stream_await_room(struct rec *r, int64_t ns)
+int stream_await_room(struct rec *r, int64_t ns, const sigset_t *mask)
 {
-	struct timespec slice = { .tv_nsec = ROOM_NAP };
+	struct timespec slice = { .tv_nsec = mask ? ROOM_GLANCE : ROOM_NAP };
 	uint32_t head = atomic_load(&r->tx.dir->head);
 
-	if (ns >= 0 && ns < ROOM_NAP)
+	if (ns >= 0 && ns < slice.tv_nsec)
 		slice.tv_nsec = (long)ns;
+	/* Only the kernel can let in the signals that the program wants now, and no others. */
+	if (mask)
+		return real(ppoll)(NULL, 0, &slice, mask);
 	atomic_store(&r->tx.dir->tx_sleeps, 1);
 	if (stream_is_full(r) &&
 	    real(syscall)(SYS_futex, &r->tx.dir->head, FUTEX_WAIT, head, &slice, NULL, 0) != 0 &&
