@@ -234,18 +234,18 @@ static bool filter(struct epoll_set *s, struct epoll_event *event, bool last)
 		return true;
 	if (m->laned)
 		epoll_heat(s, m);
-	/* For a full ring there is room on the carrier; but that is the last resort. Level only: an edge comes once. */
-	if (!last && (event->events & OUT) && !(m->wish.events & EPOLLET) && m->laned &&
-	    stream_is_full(m->rec))
-		event->events &= ~(uint32_t)OUT;
-	if (event->events & OUT)
-		stream_told_writable(m->rec);
 	if (m->gone || m->disarmed)
 		return false;
 	if (m->dirty) {
 		event->events = ask_again(m);
 		event->data = m->wish.data;
 	}
+	/* For a full ring there is room on the carrier; but that is the last resort. Level only: an edge comes once. */
+	if ((event->events & OUT) && !(m->wish.events & EPOLLET) && m->laned &&
+	    (last ? stream_wants_room(m->rec) : stream_is_full(m->rec)))
+		event->events &= ~(uint32_t)OUT;
+	if (event->events & OUT)
+		stream_told_writable(m->rec);
 	if (m->laned && sock_has_lane(m->rec))
 		add_lane(s, m, event);
 	if (event->events)
@@ -459,22 +459,23 @@ bool epoll_lanes_ready(struct epoll_set *s)
 }
 
 /* A writer whose reader may make room any moment: nap until it does. False: there is none. */
-static bool nap_for_room(struct epoll_set *s, int64_t left, int *result)
+static bool nap_for_room(struct epoll_set *s, int64_t left, const sigset_t *mask, int *result)
 {
 	struct rec *r = NULL;
 
 	for (uint32_t i = 0; i < s->hots && !r; i++) {
 		struct member *m = &s->member[s->hot[i].member];
 
-		if (!m->gone && !m->disarmed && (m->wish.events & OUT) && was_refused(m) &&
-		    stream_wants_room(m->rec))
+		if (!m->gone && !m->disarmed && (m->wish.events & OUT) &&
+		    (!(m->wish.events & EPOLLET) || was_refused(m)) &&
+		    sock_has_lane(m->rec) && stream_wants_room(m->rec))
 			r = m->rec;
 	}
 	if (!r)
 		return false;
 	sock_keep(r);
 	lock_give(&s->lock);
-	*result = stream_await_room(r, left, NULL);
+	*result = stream_await_room(r, left, mask);
 	lock_take(&s->lock);
 	sock_release(r);
 	return true;
@@ -512,7 +513,7 @@ int epoll_wait_for(struct epoll_set *s, int ep, struct epoll_event *events, int 
 		n = look_awake(s, ep, events, max, timeout != 0, mask);
 		if (n != 0)
 			break;
-		if (timeout != 0 && !mask && nap_for_room(s, time_left(timeout, start), &n)) {
+		if (timeout != 0 && nap_for_room(s, time_left(timeout, start), mask, &n)) {
 			s->looked = 0; /* the kernel may have something by now */
 			continue;
 		}
