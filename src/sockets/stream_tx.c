@@ -401,6 +401,13 @@ static int sleep_for_room(struct rec *r, int fd)
 	return 0;
 }
 
+/* The program must wait, perhaps for an edge: only we know when there is room. */
+static void note_refusal(struct rec *r)
+{
+	atomic_fetch_add_explicit(&r->tx_refused, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&stream_refusals, 1, memory_order_relaxed);
+}
+
 /*
  * The ring is full: wait a little for room. Then a call that may block sleeps; one that may not goes over to the
  * carrier, where the kernel says when there is room again.
@@ -418,8 +425,7 @@ static int overflow(struct rec *r, int fd, bool block)
 	/* Told that it is writable, by the kernel: then it is. Otherwise waiting in poll() comes first; not for ever,
 	 * as the program may wait where we cannot see it. */
 	if (!atomic_load_explicit(&r->tx_told, memory_order_relaxed) && stream_wants_room(r)) {
-		atomic_fetch_add_explicit(&r->tx_refused, 1, memory_order_relaxed);
-		atomic_fetch_add_explicit(&stream_refusals, 1, memory_order_relaxed);
+		note_refusal(r);
 		errno = EAGAIN;
 		return -1;
 	}
@@ -444,6 +450,8 @@ static ssize_t send_all(struct rec *r, int fd, struct lane_iov from, size_t want
 		else if ((n = overflow(r, fd, block)) != 0)
 			break;
 	}
+	if (n == 0 && done < want)
+		note_refusal(r);
 	stream_count(&r->sent.calls, 1);
 	return done > 0 ? (ssize_t)done : n;
 }
