@@ -120,6 +120,7 @@ struct rec {
 	struct lane_tx tx;
 	struct rec_count sent;
 	_Alignas(128) struct rec_lock rx_lock;
+	_Atomic uint64_t rx_before; /* octets of the carrier sent before it was eligible */
 	struct lane_rx rx;
 	struct rec_count received;
 	uint32_t spin; /* what the next wait for octets may spin, in nanoseconds */

@@ -4,7 +4,9 @@
 #include <fcntl.h>
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
+#include <linux/rtnetlink.h>
 #include <linux/sock_diag.h>
+#include <linux/tcp.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -34,6 +36,7 @@ static uint8_t mailbox_name[MAILBOX_NAME];
 struct other_end {
 	uint64_t cookie;
 	uint32_t uid;
+	uint32_t unsent; /* octets that it holds back, as our end has no room for them */
 };
 
 static void fill_diag(struct inet_diag_sockid *id, const struct sockaddr_in6 *src,
@@ -45,6 +48,20 @@ static void fill_diag(struct inet_diag_sockid *id, const struct sockaddr_in6 *sr
 	id->idiag_cookie[1] = INET_DIAG_NOCOOKIE;
 	memcpy(id->idiag_src, src->sin6_addr.s6_addr + (v4 ? 12 : 0), v4 ? 4 : 16);
 	memcpy(id->idiag_dst, dst->sin6_addr.s6_addr + (v4 ? 12 : 0), v4 ? 4 : 16);
+}
+
+static uint32_t find_unsent(const struct rtattr *a, size_t left)
+{
+	struct tcp_info info;
+
+	for (; RTA_OK(a, left); a = RTA_NEXT(a, left)) {
+		if (a->rta_type != INET_DIAG_INFO)
+			continue;
+		memset(&info, 0, sizeof(info));
+		memcpy(&info, RTA_DATA(a), min_size(RTA_PAYLOAD(a), sizeof(info)));
+		return info.tcpi_notsent_bytes;
+	}
+	return 0;
 }
 
 static bool ask_kernel(const struct rec *r, struct other_end *out)
@@ -59,12 +76,13 @@ static bool ask_kernel(const struct rec *r, struct other_end *out)
 			  .nlmsg_flags = NLM_F_REQUEST },
 		.req = { .sdiag_family = v4 ? AF_INET : AF_INET6,
 			 .sdiag_protocol = IPPROTO_TCP,
+			 .idiag_ext = 1 << (INET_DIAG_INFO - 1),
 			 .idiag_states = ~0u },
 	};
 	struct {
 		struct nlmsghdr head;
 		struct inet_diag_msg msg;
-		uint8_t rest[512];
+		_Alignas(struct rtattr) uint8_t rest[1024];
 	} answer;
 	int fd = real(socket)(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
 	ssize_t n = -1;
@@ -80,6 +98,8 @@ static bool ask_kernel(const struct rec *r, struct other_end *out)
 		return false;
 	out->cookie = answer.msg.id.idiag_cookie[0] | (uint64_t)answer.msg.id.idiag_cookie[1] << 32;
 	out->uid = answer.msg.idiag_uid;
+	out->unsent = find_unsent((const struct rtattr *)answer.rest,
+				  (size_t)n - offsetof(typeof(answer), rest));
 	return true;
 }
 
@@ -308,6 +328,7 @@ static enum meet_result claim(struct rec *r, struct board_slot *slot, enum why *
 	if (!ask_kernel(r, &end) || end.cookie != slot->cookie || end.uid != geteuid())
 		return MEET_NEVER;
 	r->peer_cookie = end.cookie;
+	r->rx_before = end.unsent;
 	*why = WHY_ROLE;
 	if (!agree_roles(r, slot->role))
 		return MEET_NEVER;
@@ -393,6 +414,7 @@ static struct arena *find_arena(struct rec *r, const struct board_slot *slot)
 	if (!a || !ask_kernel(r, &end) || end.cookie != slot->claimer || end.uid != geteuid())
 		return NULL;
 	r->peer_cookie = end.cookie;
+	r->rx_before = end.unsent;
 	return agree_roles(r, slot->role) ? a : NULL;
 }
 

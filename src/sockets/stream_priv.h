@@ -3,6 +3,7 @@
 #ifndef FLUE_SOCKETS_STREAM_PRIV_H
 #define FLUE_SOCKETS_STREAM_PRIV_H
 
+#include "base/util.h"
 #include "sockets/home.h"
 #include "sockets/wait.h"
 
@@ -46,6 +47,18 @@ static inline void stream_count(_Atomic uint64_t *what, uint64_t n)
 {
 	atomic_store_explicit(what, atomic_load_explicit(what, memory_order_relaxed) + n,
 			      memory_order_relaxed);
+}
+
+/* Octets off the carrier. Those that were on their way when the connection became eligible do not count. */
+static inline void stream_count_carrier(struct rec *r, uint64_t n)
+{
+	uint64_t before = atomic_load_explicit(&r->rx_before, memory_order_relaxed);
+	uint64_t part;
+
+	do {
+		part = min_u64(before, n);
+	} while (part > 0 && !atomic_compare_exchange_weak(&r->rx_before, &before, before - part));
+	atomic_fetch_add_explicit(&r->received.tcp_bytes, n - part, memory_order_relaxed);
 }
 
 static inline void stream_note_cpu(_Atomic uint32_t *where)

@@ -50,8 +50,7 @@ static enum end from_carrier(struct rec *r, int fd, struct lane_iov *to, size_t 
 
 	if (now > 0) {
 		lane_rx_taken(&r->rx, (size_t)now, false);
-		atomic_fetch_add_explicit(&r->received.tcp_bytes, (uint64_t)now,
-					  memory_order_relaxed);
+		stream_count_carrier(r, (uint64_t)now);
 		*got += (size_t)now;
 		return (size_t)now == n ? END_FULL : END_CARRIER;
 	}

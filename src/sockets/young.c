@@ -172,7 +172,11 @@ static bool give_up(struct rec *r)
 /* Some protocol of the switch has the connection, and there is but one that needs us. */
 static void take_lane(struct rec *r, int fd, uint32_t from)
 {
-	/* Both ends have the library and will use it: from here on octets count. */
+	int unread = 0;
+
+	/* Both ends have the library and will use it: what is sent from here on counts. */
+	if (real(ioctl)(fd, SIOCINQ, &unread) == 0)
+		atomic_fetch_add(&r->rx_before, (uint64_t)unread);
 	if (!(atomic_fetch_or(&r->flags, REC_ELIGIBLE) & REC_ELIGIBLE))
 		atomic_fetch_add(&r->home->eligible, 1);
 	if (change(r, from, REC_AGREED))
@@ -319,8 +323,7 @@ void stream_after_receive(struct rec *r, int fd, ssize_t n, int flags)
 	if (n <= 0 || (flags & MSG_PEEK))
 		return;
 	if (sock_flag(r, REC_ELIGIBLE))
-		atomic_fetch_add_explicit(&r->received.tcp_bytes, (uint64_t)n,
-					  memory_order_relaxed);
+		stream_count_carrier(r, (uint64_t)n);
 	if (state >= REC_YOUNG && state <= REC_AGREED) {
 		bool turned = count_turn(r, 2);
 
