@@ -25,7 +25,8 @@
 
 /* --- positions in the stream, from the kernel's counters */
 
-static bool kernel_positions(int fd, uint32_t role, uint64_t *sent, uint64_t *received)
+static bool kernel_positions(int fd, uint32_t role, uint64_t *sent, uint64_t *received,
+			     bool *ended)
 {
 	struct tcp_info info;
 
@@ -38,8 +39,8 @@ static bool kernel_positions(int fd, uint32_t role, uint64_t *sent, uint64_t *re
 		    real(getsockopt)(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
 		    real(ioctl)(fd, SIOCOUTQ, &out2) != 0 || real(ioctl)(fd, SIOCINQ, &in2) != 0)
 			return false;
-		if (size < offsetof(struct tcp_info, tcpi_segs_out) ||
-		    info.tcpi_state != 1 /* established */)
+		*ended = info.tcpi_state != 1 /* established */;
+		if (*ended || size < offsetof(struct tcp_info, tcpi_segs_out))
 			return false;
 		if (out1 != out2 || in1 != in2)
 			continue; /* something moved between */
@@ -105,7 +106,7 @@ static void prepare_carrier(struct rec *r, int fd)
 static void attach(struct rec *r, int fd)
 {
 	uint64_t sent, received;
-	bool ok = false;
+	bool ok = false, ended = sock_flag(r, REC_SHUT_WR | REC_SHUT_RD);
 
 	if (!rec_lock_take(&r->tx_lock))
 		return;
@@ -116,8 +117,8 @@ static void attach(struct rec *r, int fd)
 	if (!change(r, REC_AGREED,
 		    REC_LANE)) /* sequentially consistent, like the reading of busy */
 		goto out;
-	if (atomic_load(&r->busy) == 0 && !sock_flag(r, REC_SHUT_WR | REC_SHUT_RD)) {
-		ok = kernel_positions(fd, r->role, &sent, &received);
+	if (atomic_load(&r->busy) == 0 && !ended) {
+		ok = kernel_positions(fd, r->role, &sent, &received, &ended);
 		if (ok) {
 			set_up(r, fd, sent, received);
 			prepare_carrier(r, fd);
@@ -125,8 +126,10 @@ static void attach(struct rec *r, int fd)
 			atomic_fetch_add(&r->home->lanes, 1);
 		}
 	}
+	if (ended)
+		atomic_store_explicit(&r->why, WHY_SHUT, memory_order_relaxed);
 	if (!ok)
-		change(r, REC_LANE, REC_AGREED);
+		change(r, REC_LANE, ended ? REC_PLAIN : REC_AGREED);
 out:
 	rec_lock_give(&r->rx_lock);
 	rec_lock_give(&r->tx_lock);
@@ -177,10 +180,12 @@ static void take_lane(struct rec *r, int fd, uint32_t from)
 	/* Both ends have the library and will use it: what is sent from here on counts. */
 	if (real(ioctl)(fd, SIOCINQ, &unread) == 0)
 		atomic_fetch_add(&r->rx_before, (uint64_t)unread);
-	if (!(atomic_fetch_or(&r->flags, REC_ELIGIBLE) & REC_ELIGIBLE))
-		atomic_fetch_add(&r->home->eligible, 1);
 	if (change(r, from, REC_AGREED))
 		attach(r, fd);
+	/* Not one that has ended meanwhile. */
+	if (atomic_load(&r->state) != REC_PLAIN &&
+	    !(atomic_fetch_or(&r->flags, REC_ELIGIBLE) & REC_ELIGIBLE))
+		atomic_fetch_add(&r->home->eligible, 1);
 }
 
 static uint64_t next_look(const struct rec *r)
