@@ -113,6 +113,7 @@ struct rec {
 		ops; /* which protocols may carry it, and which does; `user` is the record */
 	_Alignas(128) struct rec_lock tx_lock;
 	_Atomic uint32_t tx_refused; /* counts EAGAIN and short writes for a full ring */
+	uint32_t tx_before;          /* octets that need not count while the peer is not there */
 	uint64_t trimmed;            /* when memory of the ring was last given back */
 	uint64_t full_since;         /* when somebody first waited for room */
 	_Atomic uint32_t tx_told;    /* said that it is writable: the next octet must go */

@@ -69,6 +69,20 @@ void stream_skip(struct lane_iov *list, size_t n)
 	list->skip += n;
 }
 
+/* The end that left the offer looks at it at the next turn, or within this many octets: until then it cannot know of
+ * the lane, and the carrier is all there is. */
+static uint64_t not_before(struct rec *r, uint64_t n)
+{
+	uint32_t part = r->tx_before;
+
+	if (atomic_load_explicit(&r->tx.dir->word, memory_order_relaxed) & LANE_ATTACHED)
+		return n;
+	if (part > n)
+		part = (uint32_t)n;
+	r->tx_before -= part;
+	return n - part;
+}
+
 /* The carrier, with all that the kernel knows about blocking, time limits and signals. */
 static ssize_t put_carrier(struct rec *r, int fd, struct lane_iov *from, size_t n, int flags)
 {
@@ -84,7 +98,7 @@ static ssize_t put_carrier(struct rec *r, int fd, struct lane_iov *from, size_t 
 		if (lane_tx_rouse(&r->tx))
 			nap_end(r->tx.dir);
 		r->tx.pos += (uint64_t)sent;
-		stream_count(&r->sent.tcp_bytes, (uint64_t)sent);
+		stream_count(&r->sent.tcp_bytes, not_before(r, (uint64_t)sent));
 		stream_skip(from, (size_t)sent);
 	}
 	return sent;

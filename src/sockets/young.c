@@ -81,6 +81,7 @@ static void set_up(struct rec *r, int fd, uint64_t sent, uint64_t received)
 	r->bell_asked = 0;
 	r->nap = 0;
 	r->tx_kernel = 0;
+	r->tx_before = BYTES_ENOUGH;
 	r->looked_at = 0;
 }
 
