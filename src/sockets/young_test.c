@@ -100,12 +100,14 @@ static void put(struct rec *r, int fd, uint8_t first, size_t n)
 
 	for (size_t i = 0; i < n; i++)
 		octets[i] = (uint8_t)(first + i);
-	if (stream_before_send(r, fd, n) == STREAM_OURS) {
-		done = stream_send(r, fd, &iov, 1, 0);
-	} else {
-		done = send(fd, octets, n, 0);
-		stream_after_send(r, fd, done);
-	}
+	do {
+		if (stream_before_send(r, fd, n) == STREAM_OURS) {
+			done = stream_send(r, fd, &iov, 1, 0);
+		} else {
+			done = send(fd, octets, n, 0);
+			stream_after_send(r, fd, done);
+		}
+	} while (done == STREAM_AGAIN);
 	assert_int_equal(done, n);
 }
 
@@ -115,12 +117,14 @@ static void take(struct rec *r, int fd, uint8_t first, size_t n)
 	struct iovec iov = { octets, n };
 	ssize_t done;
 
-	if (stream_before_receive(r, fd) == STREAM_OURS) {
-		done = stream_receive(r, fd, &iov, 1, MSG_WAITALL);
-	} else {
-		done = recv(fd, octets, n, MSG_WAITALL);
-		stream_after_receive(r, fd, done, 0);
-	}
+	do {
+		if (stream_before_receive(r, fd) == STREAM_OURS) {
+			done = stream_receive(r, fd, &iov, 1, MSG_WAITALL);
+		} else {
+			done = recv(fd, octets, n, MSG_WAITALL);
+			stream_after_receive(r, fd, done, 0);
+		}
+	} while (done == STREAM_AGAIN);
 	assert_int_equal(done, n);
 	for (size_t i = 0; i < n; i++)
 		assert_int_equal(octets[i], (uint8_t)(first + i));
