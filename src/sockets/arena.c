@@ -238,6 +238,8 @@ void arena_set_bell(struct arena *a, uint64_t mailbox, int fd)
 		bell_give(bell); /* sent twice */
 	else if (bell >= 0)
 		a->bell = bell;
+	if (a->bell >= 0)
+		atomic_store(&a->memory->holds[a->maker ? 0 : 1], 1);
 }
 
 struct arena_shared *arena_memory(struct arena *a)

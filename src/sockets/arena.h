@@ -35,6 +35,8 @@ struct arena_shared {
 	_Atomic uint32_t dropped; /* one end has unmapped it: no new lanes */
 	/* For each end: it has been rung since it last went to sleep. */
 	_Alignas(128) _Atomic uint32_t rung[2];
+	/* It holds the other's bell. */
+	_Atomic uint32_t holds[2];
 	/* For each end and lane: something was told. Many lanes share a line, so that a look at all of them is short. */
 	struct {
 		_Alignas(128) _Atomic uint8_t lane[ARENA_LANES];

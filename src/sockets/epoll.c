@@ -128,13 +128,27 @@ static void list_remove(struct watch *list, uint32_t *n, struct epoll_set *s, st
 	s->member[list[m->at].member].at = m->at;
 }
 
+static void set_dirty(struct epoll_set *s, struct member *m, bool dirty)
+{
+	s->dirty += dirty - m->dirty;
+	m->dirty = dirty;
+}
+
 static void unarm(struct epoll_set *s, struct member *m)
 {
-	if (!m->armed)
-		return;
-	m->armed = false;
-	list_remove(s->cold, &s->colds, s, m);
-	stream_disarm(m->rec, m->belled);
+	if (m->cold) {
+		m->cold = false;
+		list_remove(s->cold, &s->colds, s, m);
+	}
+	if (m->armed) {
+		m->armed = false;
+		stream_disarm(m->rec, m->belled);
+	}
+	if (m->held) {
+		m->held = false;
+		atomic_store_explicit(&m->rec->room_belled, 0, memory_order_relaxed);
+		set_dirty(s, m, true);
+	}
 }
 
 void epoll_heat(struct epoll_set *s, struct member *m)
@@ -155,20 +169,40 @@ void epoll_cool(struct epoll_set *s, struct member *m)
 	list_remove(s->hot, &s->hots, s, m);
 }
 
+/* What is told from now on is seen by who asked for it, or stirs again. */
+static void make_cold(struct epoll_set *s, struct member *m)
+{
+	if (m->cold)
+		return;
+	epoll_cool(s, m);
+	m->cold = true;
+	list_add(s->cold, &s->colds, s, m);
+	atomic_store(m->rec->rx_stir, 0);
+}
+
+bool epoll_hold(struct epoll_set *s, struct member *m)
+{
+	make_cold(s, m);
+	m->held = true;
+	set_dirty(s, m, true);
+	if (stream_ask_room(m->rec))
+		return true;
+	epoll_heat(s, m);
+	return false;
+}
+
 bool epoll_arm(struct epoll_set *s, struct member *m, const uint64_t *told)
 {
 	bool belled = s->bell_pid && s->bell_pid == m->rec->bell_pid;
 
-	/* What is told from now on is seen by the arming, or stirs again. */
-	atomic_store(m->rec->rx_stir, 0);
+	make_cold(s, m);
 	if (!stream_arm(m->rec, told, belled)) {
 		atomic_store(m->rec->rx_stir, 1);
+		epoll_heat(s, m);
 		return false;
 	}
-	epoll_cool(s, m);
 	m->armed = true;
 	m->belled = belled;
-	list_add(s->cold, &s->colds, s, m);
 	return true;
 }
 
@@ -204,12 +238,6 @@ static void take_bell_down(struct epoll_set *s, int ep)
 	s->bell_pid = 0;
 }
 
-static void set_dirty(struct epoll_set *s, struct member *m, bool dirty)
-{
-	s->dirty += dirty - m->dirty;
-	m->dirty = dirty;
-}
-
 static void drop(struct epoll_set *s, struct member *m)
 {
 	unarm(s, m);
@@ -221,18 +249,28 @@ static void drop(struct epoll_set *s, struct member *m)
 	s->free = (uint32_t)(m - s->member) + 1;
 }
 
-/* Tell the kernel what the program wishes. */
-static void reconcile_one(struct epoll_set *s, int ep, struct member *m)
+/* What the kernel is to look for: what the program wishes, but not room on the carrier for a full ring. Then a peer that
+ * was killed must be told of, which for the program would show in its next write. */
+static struct epoll_event wanted(const struct member *m)
 {
 	struct epoll_event event = m->wish;
+
+	if (m->disarmed)
+		event.events = 0;
+	else if (m->held)
+		event.events = (event.events & ~(uint32_t)(EPOLLOUT | EPOLLWRNORM)) | EPOLLRDHUP;
+	return event;
+}
+
+static void reconcile_one(struct epoll_set *s, int ep, struct member *m)
+{
+	struct epoll_event event = wanted(m);
 
 	if (m->gone) {
 		real(epoll_ctl)(ep, EPOLL_CTL_DEL, m->fd, NULL);
 		drop(s, m);
 		return;
 	}
-	if (m->disarmed)
-		event.events = 0;
 	real(epoll_ctl)(ep, EPOLL_CTL_MOD, m->fd, &event);
 	m->kernel = event;
 	set_dirty(s, m, false);
@@ -513,7 +551,7 @@ static void become_guest(struct epoll_set *s, int ep)
 	s->bell_pid = 0; /* the one in there is the parent's */
 	s->colds = 0;
 	for (uint32_t i = 0; i < s->used; i++)
-		s->member[i].armed = false;
+		s->member[i].armed = s->member[i].cold = s->member[i].held = false;
 }
 
 void epoll_exec(void)

@@ -20,9 +20,11 @@ struct member {
 	uint64_t looked;       /* ... or looked at */
 	uint32_t told_refused; /* rec->tx_refused when writability was last reported */
 	bool laned;
-	bool hot;      /* in the list of lanes to look at */
-	bool armed;    /* cold: its peer will ring ... */
-	bool belled;   /* ... our bell */
+	bool hot;    /* in the list of lanes to look at */
+	bool cold;   /* in the list of those that stir when their peer does something */
+	bool armed;  /* its peer will ring ... */
+	bool belled; /* ... our bell */
+	bool held; /* the ring is full, so the kernel is not asked whether the carrier is writable */
 	bool dirty;    /* the kernel does not have the wish */
 	bool gone;     /* deleted by the program, not yet in the kernel */
 	bool disarmed; /* EPOLLONESHOT, until the next change */
@@ -67,6 +69,13 @@ void epoll_free(struct epoll_set *s);
 void epoll_heat(struct epoll_set *s, struct member *m);
 /* Hot no more, and not told of to the peer either. */
 void epoll_cool(struct epoll_set *s, struct member *m);
+/* Its peer rings when there is room. False: there is. */
+bool epoll_hold(struct epoll_set *s, struct member *m);
+/* Can it do that? */
+static inline bool epoll_can_hold(const struct epoll_set *s, const struct member *m)
+{
+	return s->bell_pid && s->bell_pid == m->rec->bell_pid;
+}
 /* Its peer rings from now on, if there is anything beyond `told`. False: there is already. */
 bool epoll_arm(struct epoll_set *s, struct member *m, const uint64_t *told);
 /* Somebody rang: which of the cold ones was it? */

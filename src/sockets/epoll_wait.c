@@ -220,6 +220,15 @@ static struct member *by_data(struct epoll_set *s, uint64_t data)
 	return NULL;
 }
 
+/* A full ring, and the carrier will not be used for it. */
+static bool waits_for_room(struct epoll_set *s, struct member *m, bool last)
+{
+	if (epoll_can_hold(s, m) && stream_can_be_rung(m->rec))
+		return stream_is_full(m->rec);
+	return !(m->wish.events & EPOLLET) &&
+	       (last ? stream_wants_room(m->rec) : stream_is_full(m->rec));
+}
+
 /* An event from the kernel: whose is it, and does the program still want it? */
 static bool filter(struct epoll_set *s, struct epoll_event *event, bool last)
 {
@@ -232,6 +241,8 @@ static bool filter(struct epoll_set *s, struct epoll_event *event, bool last)
 	m = by_data(s, event->data.u64);
 	if (!m)
 		return true;
+	if (m->held && (event->events & EPOLLRDHUP))
+		stream_peer_ended(m->rec, m->fd);
 	if (m->laned)
 		epoll_heat(s, m);
 	if (m->gone || m->disarmed)
@@ -241,8 +252,7 @@ static bool filter(struct epoll_set *s, struct epoll_event *event, bool last)
 		event->data = m->wish.data;
 	}
 	/* For a full ring there is room on the carrier; but that is the last resort. Level only: an edge comes once. */
-	if ((event->events & OUT) && !(m->wish.events & EPOLLET) && m->laned &&
-	    (last ? stream_wants_room(m->rec) : stream_is_full(m->rec)))
+	if ((event->events & OUT) && m->laned && waits_for_room(s, m, last))
 		event->events &= ~(uint32_t)OUT;
 	if (event->events & OUT)
 		stream_told_writable(m->rec);
@@ -349,10 +359,13 @@ static uint32_t peers_cpu(struct epoll_set *s)
 static bool arm_one(struct epoll_set *s, struct member *m)
 {
 	bool edge = m->wish.events & EPOLLET;
+	bool out = !m->gone && !m->disarmed && (m->wish.events & OUT);
 
-	/* No edge will come of a carrier that has had room all the time. One that is full gives one. */
-	if (edge && !m->gone && !m->disarmed && (m->wish.events & OUT) && was_refused(m) &&
-	    (ask_again(m) & OUT)) {
+	if (out && epoll_can_hold(s, m) && stream_can_be_rung(m->rec) && stream_is_full(m->rec)) {
+		if (!epoll_hold(s, m))
+			return false;
+	} else if (edge && out && was_refused(m) && (ask_again(m) & OUT)) {
+		/* No edge will come of a carrier that has had room all the time. One that is full gives one. */
 		s->no_room = true;
 		return false;
 	}
@@ -467,8 +480,9 @@ static bool nap_for_room(struct epoll_set *s, int64_t left, const sigset_t *mask
 		struct member *m = &s->member[s->hot[i].member];
 
 		if (!m->gone && !m->disarmed && (m->wish.events & OUT) &&
-		    (!(m->wish.events & EPOLLET) || was_refused(m)) &&
-		    sock_has_lane(m->rec) && stream_wants_room(m->rec))
+		    (!(m->wish.events & EPOLLET) || was_refused(m)) && sock_has_lane(m->rec) &&
+		    !(epoll_can_hold(s, m) && stream_can_be_rung(m->rec)) &&
+		    stream_wants_room(m->rec))
 			r = m->rec;
 	}
 	if (!r)

@@ -104,6 +104,7 @@ struct rec {
 	void *arena;
 	_Atomic uint8_t *rx_stir, *tx_stir; /* in the arena: ours, and the peer's */
 	_Atomic uint32_t *rx_rung, *tx_rung;
+	_Atomic uint32_t *tx_holds; /* the peer can ring us */
 	uint32_t bell_asked;
 	int32_t bell_pid;     /* the process whose bell the peer has */
 	uint64_t peer_cookie; /* of the socket at the other end; the kernel has confirmed it */
@@ -116,7 +117,9 @@ struct rec {
 	uint32_t tx_before;          /* octets that need not count while the peer is not there */
 	uint64_t trimmed;            /* when memory of the ring was last given back */
 	uint64_t full_since;         /* when somebody first waited for room */
-	_Atomic uint32_t tx_told;    /* said that it is writable: the next octet must go */
+	_Atomic uint32_t
+		room_belled; /* the peer will ring when there is room: nobody need give up waiting */
+	_Atomic uint32_t tx_told;   /* said that it is writable: the next octet must go */
 	_Atomic uint32_t tx_kernel; /* the owner of tx_lock is in the kernel, on the carrier */
 	struct lane_tx tx;
 	struct rec_count sent;

@@ -354,14 +354,15 @@ void lane_rx_taken(struct lane_rx *rx, size_t n, bool ring)
 	atomic_store_explicit(&rx->dir->head, rx->head, memory_order_release);
 }
 
-bool lane_rx_must_wake(struct lane_rx *rx)
+uint32_t lane_rx_must_wake(struct lane_rx *rx)
 {
 	/* Its store of tx_sleeps and its look at head, our store of head and this look: one sees the
 	 * other's. */
 	atomic_thread_fence(memory_order_seq_cst);
-	return atomic_load_explicit(&rx->dir->tx_sleeps, memory_order_relaxed) &&
-	       (uint32_t)load_word(rx->dir) - rx->head <= LANE_RING / 2 &&
-	       atomic_exchange(&rx->dir->tx_sleeps, 0);
+	if (!atomic_load_explicit(&rx->dir->tx_sleeps, memory_order_relaxed) ||
+	    (uint32_t)load_word(rx->dir) - rx->head > LANE_RING / 2)
+		return 0;
+	return atomic_exchange(&rx->dir->tx_sleeps, 0);
 }
 
 /* The ring holds the end of the stream, and nothing else is left but perhaps octets of the carrier before it. */

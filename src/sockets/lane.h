@@ -62,7 +62,7 @@ struct lane_dir {
 	_Alignas(128) _Atomic uint64_t word;
 	_Atomic uint32_t base; /* this octet count stands at offset 0 of the ring */
 	_Atomic uint32_t tx_cpu;
-	_Atomic uint32_t tx_sleeps; /* the sender sleeps on `head`, for room */
+	_Atomic uint32_t tx_sleeps; /* the sender waits for room: enum lane_room */
 	/* written by the receiver */
 	_Alignas(128) _Atomic uint32_t head;
 	_Atomic uint32_t seen; /* turns it has made */
@@ -191,8 +191,10 @@ size_t lane_rx_copy(const struct lane_rx *rx, struct lane_iov *to, size_t skip, 
 int lane_rx_pieces(const struct lane_rx *rx, size_t n, struct iovec out[2]);
 /* `n` octets of the ring, or of the carrier, are taken. */
 void lane_rx_taken(struct lane_rx *rx, size_t n, bool ring);
-/* Does the sender sleep until there is room, and is there enough to wake it (futex on `head`)? */
-bool lane_rx_must_wake(struct lane_rx *rx);
+/* How a sender waits for room: asleep on `head` (futex), or for its bell. */
+enum lane_room { LANE_ROOM_FUTEX = 1, LANE_ROOM_BELL = 2 };
+/* Does the sender wait for room, and is there enough to wake it? Then how; once. */
+uint32_t lane_rx_must_wake(struct lane_rx *rx);
 /* Forbid turns while octets are taken off an open carrier; false: look again. */
 bool lane_rx_enter(struct lane_rx *rx, uint64_t word);
 void lane_rx_exit(struct lane_rx *rx);

@@ -51,6 +51,12 @@ bool stream_wants_room(struct rec *r);
 /* A short sleep that ends when there is room; at most `ns` (< 0: no limit). -1 and EINTR after a signal. `mask`: the
  * signals to hold back meanwhile, or NULL. */
 int stream_await_room(struct rec *r, int64_t ns, const sigset_t *mask);
+/* The peer has our bell, and can ring it when there is room. */
+bool stream_can_be_rung(const struct rec *r);
+/* Let it. False: there is room now. */
+bool stream_ask_room(struct rec *r);
+/* The kernel tells of the end of what the peer sends. */
+void stream_peer_ended(struct rec *r, int fd);
 /* The program is told that it is writable because the kernel says so. */
 void stream_told_writable(struct rec *r);
 /* May a sleeper rely on the kernel for this one? False: it is readable now. Undo with disarm. For edges: `told` is

@@ -9,6 +9,9 @@
 
 #include "base/clock.h"
 #include "base/util.h"
+#include "sockets/arena.h"
+#include "sockets/bell.h"
+#include "sockets/meet.h"
 #include "sockets/nap.h"
 #include "sockets/process.h"
 #include "sockets/real.h"
@@ -59,11 +62,21 @@ static enum end from_carrier(struct rec *r, int fd, struct lane_iov *to, size_t 
 	return errno == EAGAIN ? END_CARRIER : END_ERROR;
 }
 
-/* Only a ring that was rather full can have a sender asleep. */
+/* Only a ring that was rather full can have a sender that waits. */
 static void make_room(struct rec *r, size_t taken, size_t limit)
 {
-	if (limit > LANE_RING / 4 && taken > 0 && lane_rx_must_wake(&r->rx))
+	uint32_t how;
+
+	if (limit <= LANE_RING / 4 || taken == 0)
+		return;
+	how = lane_rx_must_wake(&r->rx);
+	if (how & LANE_ROOM_FUTEX)
 		real(syscall)(SYS_futex, &r->rx.dir->head, FUTEX_WAKE, 1, NULL, NULL, 0);
+	if ((how & LANE_ROOM_BELL) && meet_bell(r) >= 0) {
+		atomic_store(r->tx_stir, 1);
+		if (!atomic_exchange(r->tx_rung, 1))
+			bell_ring(arena_bell(r->arena));
+	}
 }
 
 static enum end broken(struct rec *r, int fd)

@@ -397,7 +397,7 @@ static int sleep_for_room(struct rec *r, int fd)
 		const struct timespec slice = { .tv_nsec = ROOM_SLICE };
 		uint32_t head = atomic_load(&r->tx.dir->head);
 
-		atomic_store(&r->tx.dir->tx_sleeps, 1);
+		atomic_fetch_or(&r->tx.dir->tx_sleeps, LANE_ROOM_FUTEX);
 		if (has_room(r))
 			break;
 		if (real(syscall)(SYS_futex, &r->tx.dir->head, FUTEX_WAIT, head, &slice, NULL, 0) !=
@@ -513,7 +513,28 @@ bool stream_wants_room(struct rec *r)
 	if (r->full_since == 0)
 		r->full_since = clock_now();
 	/* A reader that makes none for so long is slow, or gone: the kernel knows better what to do. */
-	return clock_now() - r->full_since < ROOM_PATIENCE;
+	return atomic_load_explicit(&r->room_belled, memory_order_relaxed) ||
+	       clock_now() - r->full_since < ROOM_PATIENCE;
+}
+
+bool stream_can_be_rung(const struct rec *r)
+{
+	/* Nobody would tell of a peer that said it sends no more, and then died. */
+	return atomic_load_explicit(r->tx_holds, memory_order_relaxed) &&
+	       !(atomic_load_explicit(&r->rx.dir->word, memory_order_relaxed) & LANE_FIN);
+}
+
+bool stream_ask_room(struct rec *r)
+{
+	atomic_store(&r->room_belled, 1);
+	atomic_fetch_or(&r->tx.dir->tx_sleeps, LANE_ROOM_BELL);
+	return stream_is_full(r);
+}
+
+void stream_peer_ended(struct rec *r, int fd)
+{
+	r->looked_at = 0;
+	look_for_end(r, fd);
 }
 
 int stream_await_room(struct rec *r, int64_t ns, const sigset_t *mask)
@@ -526,7 +547,7 @@ int stream_await_room(struct rec *r, int64_t ns, const sigset_t *mask)
 	/* Only the kernel can let in the signals that the program wants now, and no others. */
 	if (mask)
 		return real(ppoll)(NULL, 0, &slice, mask);
-	atomic_store(&r->tx.dir->tx_sleeps, 1);
+	atomic_fetch_or(&r->tx.dir->tx_sleeps, LANE_ROOM_FUTEX);
 	if (stream_is_full(r) &&
 	    real(syscall)(SYS_futex, &r->tx.dir->head, FUTEX_WAIT, head, &slice, NULL, 0) != 0 &&
 	    errno == EINTR)
