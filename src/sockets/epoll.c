@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -421,6 +422,53 @@ void epoll_lane_appeared(struct rec *r)
 				wake_sleepers(s, ep, &s->member[i]);
 		lock_give(&s->lock);
 	}
+}
+
+/* Not for ever: in a signal handler this very thread may hold it. */
+static bool lock_soon(struct lock *l)
+{
+	for (int tries = 0; tries < 1000; tries++) {
+		uint32_t free = 0;
+
+		if (atomic_compare_exchange_strong(&l->word, &free, 1))
+			return true;
+		sched_yield();
+	}
+	return false;
+}
+
+/* A member relies on the kernel, which knows nothing of what is in the ring. */
+static bool tell_left_over(struct epoll_set *s, int ep, const struct rec *r)
+{
+	if (!lock_soon(&s->lock))
+		return false;
+	for (uint32_t i = 0; i < s->used; i++) {
+		struct member *m = &s->member[i];
+
+		if (m->rec != r || !m->armed || m->gone)
+			continue;
+		epoll_heat(s, m);
+		if (s->sleepers > 0)
+			wake_sleepers(s, ep, m);
+	}
+	lock_give(&s->lock);
+	return true;
+}
+
+bool epoll_left_over(struct rec *r)
+{
+	int high = atomic_load(&highest);
+	bool ok = lock_soon(&sets_lock); /* a set is freed only without it */
+
+	if (!ok)
+		return false;
+	for (int ep = 0; ep <= high && ok; ep++) {
+		struct epoll_set *s = atomic_load(&epoll_table[ep]);
+
+		ok = !s || tell_left_over(s, ep, r);
+	}
+	lock_give(&sets_lock);
+	return ok;
 }
 
 /* --- descriptors that come and go */

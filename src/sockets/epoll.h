@@ -35,6 +35,8 @@ void epoll_duplicated(int from, int to);
 void epoll_passing(int fd);
 /* A lane was attached somewhere in this process. */
 void epoll_lane_appeared(struct rec *r);
+/* A reader has left octets that members rely on the kernel for. False: a set could not be told. */
+bool epoll_left_over(struct rec *r);
 void epoll_fork_prepare(void);
 void epoll_forked(void);
 /* Another program may inherit the kernel's sets. */

@@ -129,6 +129,7 @@ struct rec {
 	struct rec_count received;
 	uint32_t spin; /* what the next wait for octets may spin, in nanoseconds */
 	uint32_t nap;  /* see nap_pays() */
+	_Atomic uint32_t asleep; /* of those in `armed`: in calls that only the carrier ends */
 };
 
 struct home {

@@ -111,7 +111,7 @@ static bool arm(struct round *w, size_t *armed, bool *unread)
 
 		stream_serve(r, p->fd);
 		*unread = *unread || stream_unsent(r) > 0;
-		if ((p->events & IN) && !stream_arm(r, NULL, false))
+		if ((p->events & IN) && !stream_sleep(r))
 			return false;
 		stream_trim(r);
 		sock_keep(r);
@@ -123,7 +123,7 @@ static void disarm(struct round *w, size_t armed)
 {
 	for (size_t i = 0; i < armed; i++) {
 		if (w->fds[w->at[i]].events & IN)
-			stream_disarm(w->lane[i], false);
+			stream_wake(w->lane[i]);
 		sock_release(w->lane[i]);
 	}
 }

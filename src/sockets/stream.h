@@ -63,6 +63,9 @@ void stream_told_writable(struct rec *r);
  * what lane_rx_seen() gave when it was reported; only what came after it counts. `belled`: our bell wakes it, too. */
 bool stream_arm(struct rec *r, const uint64_t *told, bool belled);
 void stream_disarm(struct rec *r, bool belled);
+/* The same for a call that sleeps until the carrier has something, and on nothing else. */
+bool stream_sleep(struct rec *r);
+void stream_wake(struct rec *r);
 /* About to sleep: give memory back that bulk traffic has used. */
 void stream_trim(struct rec *r);
 /* Serve what the peer asks for between calls (recall). */

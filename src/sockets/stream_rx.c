@@ -11,6 +11,7 @@
 #include "base/util.h"
 #include "sockets/arena.h"
 #include "sockets/bell.h"
+#include "sockets/epoll.h"
 #include "sockets/meet.h"
 #include "sockets/nap.h"
 #include "sockets/process.h"
@@ -263,7 +264,7 @@ static bool stirs(void *arg)
 
 static void unsleep(struct rec **r)
 {
-	stream_disarm(*r, false);
+	stream_wake(*r);
 }
 
 static void let_go(struct rec **r)
@@ -312,7 +313,7 @@ static int sleep_on_carrier(struct rec *r, int fd, bool some)
 	char octet;
 	ssize_t n;
 
-	if (!stream_arm(r, NULL, false))
+	if (!stream_sleep(r))
 		return 0;
 	stream_trim(r);
 	{
@@ -411,6 +412,22 @@ static int await(struct rec *r, int fd, enum end end, bool some)
 	return sleep_on_carrier(r, fd, some);
 }
 
+/*
+ * Others rely on the carrier, and what it told them of is partly taken and partly in the ring, where they do not
+ * look. Sets of this process can be told; whoever sleeps in a call only wakes for octets on the carrier.
+ */
+static void see_to_sleepers(struct rec *r, int fd, int flags)
+{
+	int saved = errno;
+
+	if (!atomic_load_explicit(&r->armed, memory_order_relaxed) || (flags & MSG_PEEK) ||
+	    !sock_has_lane(r) || lane_rx_ready(&r->rx) == 0)
+		return;
+	if (atomic_load(&r->asleep) > 0 || atomic_load(&r->procs) > 1 || !epoll_left_over(r))
+		stream_step_down(r, fd, WHY_READERS);
+	errno = saved;
+}
+
 static bool is_done(enum end end, size_t got, size_t want, bool all)
 {
 	return end == END_ERROR || end == END_EOF || got == want || (got > 0 && !all);
@@ -439,6 +456,7 @@ static ssize_t receive(struct rec *r, int fd, struct lane_iov to, size_t want, i
 		}
 		if (!locked_round(r, fd, &to, want, flags, !block || !first, &got, &end))
 			return got ? (ssize_t)got : STREAM_AGAIN;
+		see_to_sleepers(r, fd, flags);
 		if (!block || is_done(end, got, want, all))
 			return finish(r, got, end);
 		if (!kept) {
@@ -519,6 +537,24 @@ bool stream_arm(struct rec *r, const uint64_t *told, bool belled)
 	}
 	rec_lock_give(&r->rx_lock);
 	return ok;
+}
+
+bool stream_sleep(struct rec *r)
+{
+	bool ok;
+
+	/* Before: a reader that comes between must see it. */
+	atomic_fetch_add(&r->asleep, 1);
+	ok = stream_arm(r, NULL, false);
+	if (!ok)
+		atomic_fetch_sub(&r->asleep, 1);
+	return ok;
+}
+
+void stream_wake(struct rec *r)
+{
+	stream_disarm(r, false);
+	atomic_fetch_sub(&r->asleep, 1);
 }
 
 void stream_disarm(struct rec *r, bool belled)
