@@ -18,6 +18,8 @@
 
 #define SETS         256
 #define MEMBERS_MOST (1u << 18)
+/* A set is locked while a wait spins, but not longer. */
+#define LOCK_NS (10 * NSEC_PER_MSEC)
 
 _Atomic(struct epoll_set *) epoll_table[SOCK_FDS];
 static struct epoll_set *sets[SETS];
@@ -405,11 +407,28 @@ int epoll_control(struct epoll_set *s, int ep, int op, int fd, struct epoll_even
 	return result;
 }
 
+/* Not for ever: in a signal handler this very thread may hold it. */
+static bool lock_soon(struct lock *l)
+{
+	uint64_t start = clock_now();
+	uint32_t free = 0;
+
+	while (!atomic_compare_exchange_strong(&l->word, &free, 1)) {
+		if (clock_now() - start > LOCK_NS)
+			return false;
+		free = 0;
+		sched_yield();
+	}
+	return true;
+}
+
 void epoll_lane_appeared(struct rec *r)
 {
 	int high = atomic_load(&highest);
+	bool locked;
 
 	atomic_fetch_add(&epoll_lanes, 1);
+	locked = lock_soon(&sets_lock); /* another thread may close a set meanwhile, and free it */
 	/* A thread that sleeps already does not know of it. */
 	for (int ep = 0; ep <= high; ep++) {
 		struct epoll_set *s = atomic_load_explicit(&epoll_table[ep], memory_order_acquire);
@@ -422,19 +441,8 @@ void epoll_lane_appeared(struct rec *r)
 				wake_sleepers(s, ep, &s->member[i]);
 		lock_give(&s->lock);
 	}
-}
-
-/* Not for ever: in a signal handler this very thread may hold it. */
-static bool lock_soon(struct lock *l)
-{
-	for (int tries = 0; tries < 1000; tries++) {
-		uint32_t free = 0;
-
-		if (atomic_compare_exchange_strong(&l->word, &free, 1))
-			return true;
-		sched_yield();
-	}
-	return false;
+	if (locked)
+		lock_give(&sets_lock);
 }
 
 /* A member relies on the kernel, which knows nothing of what is in the ring. */
