@@ -89,7 +89,7 @@ static void set_up(struct rec *r, int fd, uint64_t sent, uint64_t received)
 static void prepare_carrier(struct rec *r, int fd)
 {
 	struct timeval limit = { 0 };
-	int now = 0, one = 1;
+	int now = 0, one = 1, zero = 0;
 	socklen_t size = sizeof(limit);
 
 	if (real(getsockopt)(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, &size) == 0 &&
@@ -97,11 +97,16 @@ static void prepare_carrier(struct rec *r, int fd)
 		atomic_fetch_or(&r->flags, REC_TIMED);
 	size = sizeof(now);
 
-	/* An octet that is a doorbell must not wait for an acknowledgement. */
+	/* An octet that is a doorbell must not wait for an acknowledgement, nor for more of its kind. */
 	if (real(getsockopt)(fd, IPPROTO_TCP, TCP_NODELAY, &now, &size) == 0 && now)
 		atomic_fetch_or(&r->flags, REC_NODELAY);
 	else
 		real(setsockopt)(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	size = sizeof(now);
+	if (real(getsockopt)(fd, IPPROTO_TCP, TCP_CORK, &now, &size) == 0 && now) {
+		atomic_fetch_or(&r->flags, REC_CORK);
+		real(setsockopt)(fd, IPPROTO_TCP, TCP_CORK, &zero, sizeof(zero));
+	}
 }
 
 /* The lane is agreed on; begin with it, unless some call is in the kernel with unknown outcome. */
