@@ -149,7 +149,6 @@ static void unarm(struct epoll_set *s, struct member *m)
 	}
 	if (m->held) {
 		m->held = false;
-		atomic_store_explicit(&m->rec->room_belled, 0, memory_order_relaxed);
 		set_dirty(s, m, true);
 	}
 }

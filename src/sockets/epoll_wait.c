@@ -224,7 +224,7 @@ static struct member *by_data(struct epoll_set *s, uint64_t data)
 static bool waits_for_room(struct epoll_set *s, struct member *m, bool last)
 {
 	if (epoll_can_hold(s, m) && stream_can_be_rung(m->rec))
-		return stream_is_full(m->rec);
+		return stream_wants_room(m->rec);
 	return !(m->wish.events & EPOLLET) &&
 	       (last ? stream_wants_room(m->rec) : stream_is_full(m->rec));
 }
@@ -361,7 +361,8 @@ static bool arm_one(struct epoll_set *s, struct member *m)
 	bool edge = m->wish.events & EPOLLET;
 	bool out = !m->gone && !m->disarmed && (m->wish.events & OUT);
 
-	if (out && epoll_can_hold(s, m) && stream_can_be_rung(m->rec) && stream_is_full(m->rec)) {
+	if (out && epoll_can_hold(s, m) && stream_can_be_rung(m->rec) &&
+	    stream_wants_room(m->rec)) {
 		if (!epoll_hold(s, m))
 			return false;
 	} else if (edge && out && was_refused(m) && (ask_again(m) & OUT)) {

@@ -117,9 +117,9 @@ struct rec {
 	uint32_t tx_before;          /* octets that need not count while the peer is not there */
 	uint64_t trimmed;            /* when memory of the ring was last given back */
 	uint64_t full_since;         /* when somebody first waited for room */
-	_Atomic uint32_t
-		room_belled; /* the peer will ring when there is room: nobody need give up waiting */
-	_Atomic uint32_t tx_told;   /* said that it is writable: the next octet must go */
+	uint64_t moved_at;           /* when the reader was last seen to have taken something */
+	uint32_t moved_head;
+	_Atomic uint32_t tx_told;    /* said that it is writable: the next octet must go */
 	_Atomic uint32_t tx_kernel; /* the owner of tx_lock is in the kernel, on the carrier */
 	struct lane_tx tx;
 	struct rec_count sent;

@@ -32,9 +32,12 @@
 #define TRIM_NS NSEC_PER_SEC
 /* A sleep for room looks around this often. */
 #define ROOM_SLICE (10 * 1000 * 1000)
-/* So long poll() keeps a writer waiting for room before it lets it have the carrier. */
-#define ROOM_PATIENCE (50 * NSEC_PER_MSEC)
-/* ... and looks around this often meanwhile. */
+/* A reader that takes nothing for so long may be waiting for the writer, who then gets the carrier: TCP has room for
+ * more than a ring. */
+#define ROOM_PATIENCE NSEC_PER_SEC
+/* ... the more so if it has no room itself. */
+#define ROOM_DEADLOCK (50 * NSEC_PER_MSEC)
+/* A sleep in poll() for room looks around this often. */
 #define ROOM_NAP (1000 * 1000)
 /* ... and this often where the reader cannot wake it. */
 #define ROOM_GLANCE (50 * 1000)
@@ -380,9 +383,25 @@ static bool leaves_anyway(struct rec *r)
 	       lane_tx_needs_octet(&r->tx, word);
 }
 
+/* Is it worth waiting for the reader any longer? */
+static bool reader_moves(struct rec *r)
+{
+	uint32_t head = atomic_load_explicit(&r->tx.dir->head, memory_order_relaxed);
+	uint64_t most = lane_rx_held(&r->rx) > LANE_RING / 2 ? ROOM_DEADLOCK : ROOM_PATIENCE;
+	uint64_t now = clock_now();
+
+	if (r->full_since == 0)
+		r->full_since = now;
+	if (r->moved_at < r->full_since || r->moved_head != head) {
+		r->moved_at = now;
+		r->moved_head = head;
+	}
+	return now - r->moved_at < most;
+}
+
 /*
  * Sleep until the receiver has made room, in slices: only the carrier knows whether it is still
- * there. 0, or -1 and errno as send() would say it.
+ * there; or until it does not seem to make any. 0, or -1 and errno as send() would say it.
  */
 static int sleep_for_room(struct rec *r, int fd)
 {
@@ -393,6 +412,7 @@ static int sleep_for_room(struct rec *r, int fd)
 
 	real(getsockopt)(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, &size);
 	most = (uint64_t)limit.tv_sec * NSEC_PER_SEC + (uint64_t)limit.tv_usec * 1000;
+	r->full_since = 0;
 	while (!has_room(r) && !leaves_anyway(r)) {
 		const struct timespec slice = { .tv_nsec = ROOM_SLICE };
 		uint32_t head = atomic_load(&r->tx.dir->head);
@@ -411,6 +431,8 @@ static int sleep_for_room(struct rec *r, int fd)
 			errno = EAGAIN;
 			return -1;
 		}
+		if (!reader_moves(r))
+			break;
 	}
 	return 0;
 }
@@ -434,11 +456,16 @@ static int overflow(struct rec *r, int fd, bool block)
 
 	if (wait_ladder(has_room, r, peer, &budget, most))
 		return 0;
-	if (block)
-		return sleep_for_room(r, fd);
+	if (block) {
+		if (sleep_for_room(r, fd) != 0)
+			return -1;
+		if (has_room(r) || leaves_anyway(r))
+			return 0;
+	}
 	/* Told that it is writable, by the kernel: then it is. Otherwise waiting in poll() comes first; not for ever,
 	 * as the program may wait where we cannot see it. */
-	if (!atomic_load_explicit(&r->tx_told, memory_order_relaxed) && stream_wants_room(r)) {
+	if (!block && !atomic_load_explicit(&r->tx_told, memory_order_relaxed) &&
+	    stream_wants_room(r)) {
 		note_refusal(r);
 		errno = EAGAIN;
 		return -1;
@@ -506,15 +533,10 @@ bool stream_is_full(const struct rec *r)
 
 bool stream_wants_room(struct rec *r)
 {
-	if (!stream_is_full(r)) {
-		r->full_since = 0;
-		return false;
-	}
-	if (r->full_since == 0)
-		r->full_since = clock_now();
-	/* A reader that makes none for so long is slow, or gone: the kernel knows better what to do. */
-	return atomic_load_explicit(&r->room_belled, memory_order_relaxed) ||
-	       clock_now() - r->full_since < ROOM_PATIENCE;
+	if (stream_is_full(r))
+		return reader_moves(r);
+	r->full_since = 0;
+	return false;
 }
 
 bool stream_can_be_rung(const struct rec *r)
@@ -526,7 +548,6 @@ bool stream_can_be_rung(const struct rec *r)
 
 bool stream_ask_room(struct rec *r)
 {
-	atomic_store(&r->room_belled, 1);
 	atomic_fetch_or(&r->tx.dir->tx_sleeps, LANE_ROOM_BELL);
 	return stream_is_full(r);
 }
