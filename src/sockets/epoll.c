@@ -195,7 +195,7 @@ bool epoll_hold(struct epoll_set *s, struct member *m)
 
 bool epoll_arm(struct epoll_set *s, struct member *m, const uint64_t *told)
 {
-	bool belled = s->bell_pid && s->bell_pid == m->rec->bell_pid;
+	bool belled = epoll_is_belled(s, m);
 
 	make_cold(s, m);
 	if (!stream_arm(m->rec, told, belled)) {

@@ -71,8 +71,8 @@ void epoll_heat(struct epoll_set *s, struct member *m);
 void epoll_cool(struct epoll_set *s, struct member *m);
 /* Its peer rings when there is room. False: there is. */
 bool epoll_hold(struct epoll_set *s, struct member *m);
-/* Can it do that? */
-static inline bool epoll_can_hold(const struct epoll_set *s, const struct member *m)
+/* Our bell hangs in the set, and the peer has it. */
+static inline bool epoll_is_belled(const struct epoll_set *s, const struct member *m)
 {
 	return s->bell_pid && s->bell_pid == m->rec->bell_pid;
 }

@@ -21,6 +21,8 @@
 #define LOOK_NS 100000
 /* With octets of ours unread, sleep no longer: the peer may ask for them again. */
 #define SLICE_NS (20 * (int64_t)NSEC_PER_MSEC)
+/* With a writer that waits for its bell: the reader may never read. */
+#define HELD_NS (50 * (int64_t)NSEC_PER_MSEC)
 
 /* Lanes came up since the last call: which of the members have one? */
 static void find_lanes(struct epoll_set *s, int ep)
@@ -220,17 +222,8 @@ static struct member *by_data(struct epoll_set *s, uint64_t data)
 	return NULL;
 }
 
-/* A full ring, and the carrier will not be used for it. */
-static bool waits_for_room(struct epoll_set *s, struct member *m, bool last)
-{
-	if (epoll_can_hold(s, m) && stream_can_be_rung(m->rec))
-		return stream_wants_room(m->rec);
-	return !(m->wish.events & EPOLLET) &&
-	       (last ? stream_wants_room(m->rec) : stream_is_full(m->rec));
-}
-
 /* An event from the kernel: whose is it, and does the program still want it? */
-static bool filter(struct epoll_set *s, struct epoll_event *event, bool last)
+static bool filter(struct epoll_set *s, struct epoll_event *event)
 {
 	struct member *m;
 
@@ -251,8 +244,8 @@ static bool filter(struct epoll_set *s, struct epoll_event *event, bool last)
 		event->events = ask_again(m);
 		event->data = m->wish.data;
 	}
-	/* For a full ring there is room on the carrier; but that is the last resort. Level only: an edge comes once. */
-	if ((event->events & OUT) && m->laned && waits_for_room(s, m, last))
+	/* For a full ring there is room on the carrier; but that is the last resort. */
+	if ((event->events & OUT) && m->laned && stream_wants_room(m->rec))
 		event->events &= ~(uint32_t)OUT;
 	if (event->events & OUT)
 		stream_told_writable(m->rec);
@@ -283,7 +276,7 @@ static int ask_kernel(int ep, struct epoll_event *events, int max, int64_t ns, c
 
 /* With the lock; gives it up while it sleeps. What the program is not told of never stands in its memory. */
 static int from_kernel(struct epoll_set *s, int ep, struct epoll_event *events, int max, int64_t ns,
-		       const sigset_t *mask, bool last)
+		       const sigset_t *mask)
 {
 	struct epoll_event got[BATCH];
 	int n, kept = 0, saved;
@@ -302,7 +295,7 @@ static int from_kernel(struct epoll_set *s, int ep, struct epoll_event *events, 
 		s->sleepers--;
 	}
 	for (int i = 0; i < n; i++)
-		if (filter(s, &got[i], ns != 0 || last))
+		if (filter(s, &got[i]))
 			events[kept++] = got[i];
 	if (s->rang)
 		epoll_answer(s);
@@ -361,8 +354,7 @@ static bool arm_one(struct epoll_set *s, struct member *m)
 	bool edge = m->wish.events & EPOLLET;
 	bool out = !m->gone && !m->disarmed && (m->wish.events & OUT);
 
-	if (out && epoll_can_hold(s, m) && stream_can_be_rung(m->rec) &&
-	    stream_wants_room(m->rec)) {
+	if (out && stream_wants_room(m->rec)) {
 		if (!epoll_hold(s, m))
 			return false;
 	} else if (edge && out && was_refused(m) && (ask_again(m) & OUT)) {
@@ -377,19 +369,28 @@ static bool arm_one(struct epoll_set *s, struct member *m)
 	return epoll_arm(s, m, edge ? &m->told : NULL);
 }
 
-/* Let the peers ring. False: one is readable already. */
-static bool arm_all(struct epoll_set *s, bool *unread)
+/* How long one can sleep over a writer that waits for room. */
+static int64_t patience(const struct epoll_set *s, const struct member *m)
 {
-	*unread = false;
+	return epoll_is_belled(s, m) && stream_can_be_rung(m->rec) ? HELD_NS
+								   : stream_glance(m->rec);
+}
+
+/* Let the peers ring. False: one is readable already. *most is how long one can sleep. */
+static bool arm_all(struct epoll_set *s, int64_t *most)
+{
+	*most = INT64_MAX;
 	while (s->hots > 0) {
 		struct member *m = &s->member[s->hot[s->hots - 1].member];
 
 		if (sock_has_lane(m->rec)) {
 			stream_serve(m->rec, m->fd);
 			if (stream_unsent(m->rec) > 0)
-				*unread = true;
+				*most = min_i64(*most, SLICE_NS);
 			if (!arm_one(s, m))
 				return false;
+			if (m->held)
+				*most = min_i64(*most, patience(s, m));
 			stream_trim(m->rec);
 		}
 		epoll_cool(s, m);
@@ -407,10 +408,10 @@ static int64_t time_left(int64_t timeout, uint64_t start)
 	return left > 0 ? left : 0;
 }
 
-/* Octets of ours that a sleeping peer may want back. */
-static bool serve_all(struct epoll_set *s)
+/* Nothing came for a while. Peers may want octets of ours back; writers may have waited long enough. */
+static int64_t look_around(struct epoll_set *s)
 {
-	bool unread = false;
+	int64_t most = INT64_MAX;
 
 	for (uint32_t i = 0; i < s->used; i++) {
 		struct member *m = &s->member[i];
@@ -418,22 +419,27 @@ static bool serve_all(struct epoll_set *s)
 		if (!m->rec || !m->laned || !sock_has_lane(m->rec))
 			continue;
 		stream_serve(m->rec, m->fd);
-		unread = unread || stream_unsent(m->rec) > 0;
+		if (stream_unsent(m->rec) > 0)
+			most = min_i64(most, SLICE_NS);
+		if (m->held && stream_wants_room(m->rec))
+			most = min_i64(most, patience(s, m));
+		else if (m->held)
+			epoll_heat(s, m);
 	}
-	return unread;
+	return most;
 }
 
 static int sleep_in_kernel(struct epoll_set *s, int ep, struct epoll_event *events, int max,
 			   int64_t timeout, uint64_t start, const sigset_t *mask)
 {
-	bool unread;
+	int64_t most;
 	int n;
 
 	if (timeout == 0) {
 		epoll_reconcile(s, ep);
-		return from_kernel(s, ep, events, max, 0, mask, true);
+		return from_kernel(s, ep, events, max, 0, mask);
 	}
-	if (!arm_all(s, &unread))
+	if (!arm_all(s, &most))
 		return 0;
 	epoll_answer(s);
 	if (s->hots > 0)
@@ -441,14 +447,16 @@ static int sleep_in_kernel(struct epoll_set *s, int ep, struct epoll_event *even
 	epoll_reconcile(s, ep);
 	for (;;) {
 		int64_t left = time_left(timeout, start);
-		int64_t slice = unread && (left < 0 || left > SLICE_NS) ? SLICE_NS : left;
+		int64_t slice = left < 0 || left > most ? most : left;
 		uint64_t before = clock_now();
 
-		n = from_kernel(s, ep, events, max, slice, mask, true);
+		n = from_kernel(s, ep, events, max, slice == INT64_MAX ? -1 : slice, mask);
 		wait_slept(&s->spin, clock_now() - before);
 		if (n != 0 || slice == left || s->hots > 0 || s->dirty > 0)
 			return n;
-		unread = serve_all(s);
+		most = look_around(s);
+		if (s->hots > 0)
+			return 0;
 	}
 }
 
@@ -472,30 +480,6 @@ bool epoll_lanes_ready(struct epoll_set *s)
 	return ready;
 }
 
-/* A writer whose reader may make room any moment: nap until it does. False: there is none. */
-static bool nap_for_room(struct epoll_set *s, int64_t left, const sigset_t *mask, int *result)
-{
-	struct rec *r = NULL;
-
-	for (uint32_t i = 0; i < s->hots && !r; i++) {
-		struct member *m = &s->member[s->hot[i].member];
-
-		if (!m->gone && !m->disarmed && (m->wish.events & OUT) &&
-		    (!(m->wish.events & EPOLLET) || was_refused(m)) && sock_has_lane(m->rec) &&
-		    !(epoll_can_hold(s, m) && stream_can_be_rung(m->rec)) &&
-		    stream_wants_room(m->rec))
-			r = m->rec;
-	}
-	if (!r)
-		return false;
-	sock_keep(r);
-	lock_give(&s->lock);
-	*result = stream_await_room(r, left, mask);
-	lock_take(&s->lock);
-	sock_release(r);
-	return true;
-}
-
 /* Lanes, and the kernel if it is due; then the ladder. Sleeps nowhere. */
 static int look_awake(struct epoll_set *s, int ep, struct epoll_event *events, int max, bool wait,
 		      const sigset_t *mask)
@@ -507,7 +491,7 @@ static int look_awake(struct epoll_set *s, int ep, struct epoll_event *events, i
 	if (s->hots == 0)
 		return 0;
 	if (kernel_is_due(s))
-		n = from_kernel(s, ep, events, max, 0, mask, false);
+		n = from_kernel(s, ep, events, max, 0, mask);
 	if (n >= 0)
 		n = look_at_lanes(s, events, n, max);
 	if (n == 0 && wait && wait_ladder(any_ready, s, peers_cpu(s), &s->spin, settings.spin_ns))
@@ -528,10 +512,6 @@ int epoll_wait_for(struct epoll_set *s, int ep, struct epoll_event *events, int 
 		n = look_awake(s, ep, events, max, timeout != 0, mask);
 		if (n != 0)
 			break;
-		if (timeout != 0 && nap_for_room(s, time_left(timeout, start), mask, &n)) {
-			s->looked = 0; /* the kernel may have something by now */
-			continue;
-		}
 		n = sleep_in_kernel(s, ep, events, max, timeout, start, mask);
 		if (n >= 0)
 			n = look_at_lanes(s, events, n, max);

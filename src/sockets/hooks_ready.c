@@ -158,19 +158,41 @@ static uint32_t peers_cpu(const struct round *w)
 struct sleeper {
 	struct round *w;
 	size_t armed;
+	size_t hushed;
+	short events[LANES_MOST];
 };
+
+/* For writers that wait for room in the ring: the kernel must not say that there is some on the carrier. */
+static void hush(struct sleeper *s)
+{
+	struct round *w = s->w;
+
+	for (; s->hushed < w->lanes; s->hushed++) {
+		struct pollfd *p = &w->fds[w->at[s->hushed]];
+
+		s->events[s->hushed] = p->events;
+		if (!(p->events & OUT) || !stream_wants_room(w->lane[s->hushed]))
+			continue;
+		stream_look_for_end(w->lane[s->hushed], p->fd);
+		p->events &= (short)~OUT;
+	}
+}
 
 static void wake_up(struct sleeper *s)
 {
 	disarm(s->w, s->armed);
+	for (size_t i = 0; i < s->hushed; i++)
+		s->w->fds[s->w->at[i]].events = s->events[i];
 }
 
-/* Sleep in the kernel. 0 and *again: look once more. */
-static int poll_sleep(struct round *w, const struct kernel_poll *k, uint64_t start, bool *again)
+/* Sleep in the kernel; not for long if a writer waits for room in `full`. 0 and *again: look once more. */
+static int poll_sleep(struct round *w, const struct kernel_poll *k, uint64_t start,
+		      const struct rec *full, bool *again)
 {
 	struct sleeper s __attribute__((cleanup(wake_up))) = { .w = w };
 	uint64_t before = clock_now();
 	int64_t left = k->timeout;
+	int64_t slice = full ? stream_glance(full) : SLICE_NS;
 	bool unread;
 	int n;
 
@@ -182,10 +204,12 @@ static int poll_sleep(struct round *w, const struct kernel_poll *k, uint64_t sta
 		if (left < 0)
 			left = 0;
 	}
-	if (unread && (left < 0 || left > SLICE_NS))
-		left = SLICE_NS;
+	if ((unread || full) && (left < 0 || left > slice))
+		left = slice;
 	else
 		*again = false;
+	if (full)
+		hush(&s);
 	n = poll_kernel(w, k, left);
 	if (w->lanes > 0) {
 		wait_slept(&w->lane[0]->spin, clock_now() - before);
@@ -295,13 +319,12 @@ static int poll_for(struct pollfd *fds, nfds_t count, const struct kernel_poll *
 		if (n != 0 || time_left(k, start) == 0)
 			break;
 		full = find_full(&w);
-		if (full)
-			n = stream_await_room(full, time_left(k, start),
-					      k->masked ? k->mask : NULL);
-		else if (can_nap(&w, k))
+		if (full && !k->masked && stream_may_nap(full))
+			n = stream_await_room(full, time_left(k, start));
+		else if (!full && can_nap(&w, k))
 			n = poll_nap(&w, time_left(k, start), &again);
 		else
-			n = poll_sleep(&w, k, start, &again);
+			n = poll_sleep(&w, k, start, full, &again);
 		if (n >= 0)
 			n = merge(&w, !full);
 	}

@@ -6,7 +6,6 @@
 #ifndef FLUE_SOCKETS_STREAM_H
 #define FLUE_SOCKETS_STREAM_H
 
-#include <signal.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
@@ -48,9 +47,14 @@ extern _Atomic uint32_t stream_refusals;
 bool stream_is_full(const struct rec *r);
 /* ... and it is worth waiting for the reader. */
 bool stream_wants_room(struct rec *r);
-/* A short sleep that ends when there is room; at most `ns` (< 0: no limit). -1 and EINTR after a signal. `mask`: the
- * signals to hold back meanwhile, or NULL. */
-int stream_await_room(struct rec *r, int64_t ns, const sigset_t *mask);
+/* A short sleep that ends when there is room; at most `ns` (< 0: no limit). -1 and EINTR after a signal. */
+int stream_await_room(struct rec *r, int64_t ns);
+/* Is that still the thing to do? Afterwards the writer sleeps in the kernel, which must not know that it wants to write,
+ * and looks around after so many nanoseconds. */
+bool stream_may_nap(const struct rec *r);
+int64_t stream_glance(const struct rec *r);
+/* A peer that was killed has told nobody but the kernel: ask it, if that was not done just now. */
+void stream_look_for_end(struct rec *r, int fd);
 /* The peer has our bell, and can ring it when there is room. */
 bool stream_can_be_rung(const struct rec *r);
 /* Let it. False: there is room now. */

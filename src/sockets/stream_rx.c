@@ -70,10 +70,13 @@ static void make_room(struct rec *r, size_t taken, size_t limit)
 
 	if (limit <= LANE_RING / 4 || taken == 0)
 		return;
+	/* A writer relies on its bell only once it knows that we have it. */
+	if (arena_bell(r->arena) < 0)
+		meet_bell(r);
 	how = lane_rx_must_wake(&r->rx);
 	if (how & LANE_ROOM_FUTEX)
 		real(syscall)(SYS_futex, &r->rx.dir->head, FUTEX_WAKE, 1, NULL, NULL, 0);
-	if ((how & LANE_ROOM_BELL) && meet_bell(r) >= 0) {
+	if ((how & LANE_ROOM_BELL) && arena_bell(r->arena) >= 0) {
 		atomic_store(r->tx_stir, 1);
 		if (!atomic_exchange(r->tx_rung, 1))
 			bell_ring(arena_bell(r->arena));

@@ -37,11 +37,12 @@
 #define ROOM_PATIENCE NSEC_PER_SEC
 /* ... the more so if it has no room itself. */
 #define ROOM_DEADLOCK (50 * NSEC_PER_MSEC)
-/* A sleep in poll() for room looks around this often. */
-#define ROOM_NAP (1000 * 1000)
-/* ... and this often where the reader cannot wake it. */
-#define ROOM_GLANCE (50 * 1000)
-#define NO_RING     (REC_PEERGONE | REC_SHUT_WR | REC_PINNED | REC_UNANSWERED)
+/* A sleep in poll() that the reader's making room ends; it delays all else that the program polls for. */
+#define ROOM_NAP NSEC_PER_MSEC
+/* Behind that it looks around this often, the less often the longer it has waited. */
+#define ROOM_GLANCE_LEAST (50 * 1000)
+#define ROOM_GLANCE_MOST  (20 * NSEC_PER_MSEC)
+#define NO_RING           (REC_PEERGONE | REC_SHUT_WR | REC_PINNED | REC_UNANSWERED)
 
 _Atomic uint32_t stream_refusals;
 
@@ -265,8 +266,7 @@ static bool has_room(void *arg)
 	       lane_tx_needs_octet(&r->tx, word);
 }
 
-/* A peer that was killed has told nobody but the kernel. */
-static void look_for_end(struct rec *r, int fd)
+void stream_look_for_end(struct rec *r, int fd)
 {
 	uint64_t now = clock_coarse();
 	struct pollfd p = { .fd = fd, .events = POLLRDHUP };
@@ -426,7 +426,7 @@ static int sleep_for_room(struct rec *r, int fd)
 			return -1;
 		pthread_testcancel();
 		r->looked_at = 0;
-		look_for_end(r, fd);
+		stream_look_for_end(r, fd);
 		if (most > 0 && clock_now() - start > most) {
 			errno = EAGAIN;
 			return -1;
@@ -518,7 +518,7 @@ ssize_t stream_send(struct rec *r, int fd, const struct iovec *iov, size_t count
 		n = real(send)(fd, NULL, 0, flags);
 	} else {
 		stream_note_cpu(&r->tx.dir->tx_cpu);
-		look_for_end(r, fd);
+		stream_look_for_end(r, fd);
 		n = send_all(r, fd, from, want, flags);
 	}
 	rec_lock_give(&r->tx_lock);
@@ -555,19 +555,28 @@ bool stream_ask_room(struct rec *r)
 void stream_peer_ended(struct rec *r, int fd)
 {
 	r->looked_at = 0;
-	look_for_end(r, fd);
+	stream_look_for_end(r, fd);
 }
 
-int stream_await_room(struct rec *r, int64_t ns, const sigset_t *mask)
+bool stream_may_nap(const struct rec *r)
 {
-	struct timespec slice = { .tv_nsec = mask ? ROOM_GLANCE : ROOM_NAP };
+	return clock_now() - r->full_since < ROOM_NAP;
+}
+
+int64_t stream_glance(const struct rec *r)
+{
+	uint64_t ns = (clock_now() - r->full_since) / 4;
+
+	return (int64_t)min_u64(ns + ROOM_GLANCE_LEAST, ROOM_GLANCE_MOST);
+}
+
+int stream_await_room(struct rec *r, int64_t ns)
+{
+	struct timespec slice = { .tv_nsec = ROOM_NAP };
 	uint32_t head = atomic_load(&r->tx.dir->head);
 
 	if (ns >= 0 && ns < slice.tv_nsec)
 		slice.tv_nsec = (long)ns;
-	/* Only the kernel can let in the signals that the program wants now, and no others. */
-	if (mask)
-		return real(ppoll)(NULL, 0, &slice, mask);
 	atomic_fetch_or(&r->tx.dir->tx_sleeps, LANE_ROOM_FUTEX);
 	if (stream_is_full(r) &&
 	    real(syscall)(SYS_futex, &r->tx.dir->head, FUTEX_WAIT, head, &slice, NULL, 0) != 0 &&
