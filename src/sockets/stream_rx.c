@@ -30,6 +30,7 @@ enum end {
 	END_CARRIER, /* the carrier has no more for now */
 	END_EOF,
 	END_ERROR, /* errno */
+	END_AGAIN, /* something came meanwhile: look again */
 };
 
 /* Take up to `n` octets off the carrier into the list; never sleeps. */
@@ -213,7 +214,7 @@ static enum end ask_carrier(struct rec *r, int fd)
 	if (n < 0)
 		return errno == EAGAIN ? END_EMPTY : END_ERROR;
 	/* What was published before the end comes first. */
-	return lane_rx_stirs(&r->rx) ? END_CARRIER : at_end(r);
+	return lane_rx_stirs(&r->rx) ? END_AGAIN : at_end(r);
 }
 
 /* Octets nobody announced: the peer's descriptor is also used past its library. */
@@ -221,7 +222,7 @@ static enum end foreign(struct rec *r, int fd, struct lane_iov *to, size_t want,
 			size_t *got)
 {
 	if (lane_rx_stirs(&r->rx))
-		return END_CARRIER;
+		return END_AGAIN;
 	return from_carrier(r, fd, to, want, flags, got) == END_FULL ? END_FULL : END_CARRIER;
 }
 
@@ -232,8 +233,8 @@ static void keep_error(struct rec *r, int error)
 	atomic_store(r->rx_stir, 1);
 }
 
-/* One round with the lock. */
-static enum end round_of(struct rec *r, int fd, struct lane_iov *to, size_t want, int flags,
+/* A part of a round. */
+static enum end try_round(struct rec *r, int fd, struct lane_iov *to, size_t want, int flags,
 			 bool ask, size_t *got)
 {
 	enum end end;
@@ -258,6 +259,17 @@ static enum end round_of(struct rec *r, int fd, struct lane_iov *to, size_t want
 			end = END_FULL;
 	}
 	return end;
+}
+
+/* One round with the lock. */
+static enum end round_of(struct rec *r, int fd, struct lane_iov *to, size_t want, int flags,
+			 bool ask, size_t *got)
+{
+	enum end end = END_AGAIN;
+
+	for (int tries = 0; end == END_AGAIN && tries < STREAM_TRIES; tries++)
+		end = try_round(r, fd, to, want, flags, ask, got);
+	return end == END_AGAIN ? broken(r, fd) : end;
 }
 
 static bool stirs(void *arg)
