@@ -24,6 +24,7 @@
 _Atomic(struct epoll_set *) epoll_table[SOCK_FDS];
 static struct epoll_set *sets[SETS];
 static struct lock sets_lock;
+static _Atomic size_t n_sets; /* entries ever used */
 static _Atomic int highest = -1;
 _Atomic uint32_t epoll_lanes; /* counts lanes that appeared */
 
@@ -64,6 +65,8 @@ void epoll_created(int fd)
 		;
 	if (i < SETS && s->index && s->member && s->hot && s->cold) {
 		sets[i] = s;
+		if (i >= n_sets)
+			atomic_store(&n_sets, i + 1);
 		s->refs = 1;
 		s->spin = settings.spin_ns;
 		enter(fd, s);
@@ -518,12 +521,12 @@ void epoll_closing(int fd)
 	if ((unsigned)fd >= SOCK_FDS)
 		return;
 	s = atomic_load_explicit(&epoll_table[fd], memory_order_acquire);
-	if (s && process_is_self())
+	if (s)
 		close_set(fd, s);
 	r = atomic_load_explicit(&sock_table[fd], memory_order_acquire);
-	if ((uintptr_t)r <= (uintptr_t)SOCK_OTHER || !process_is_self())
+	if ((uintptr_t)r <= (uintptr_t)SOCK_OTHER)
 		return;
-	for (size_t i = 0; i < SETS; i++) {
+	for (size_t i = 0; i < atomic_load_explicit(&n_sets, memory_order_acquire); i++) {
 		if (!sets[i] || !sets[i]->index[fd])
 			continue;
 		/* The kernel keeps it in the set while another number is open: then it must be right alone. */

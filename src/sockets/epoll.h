@@ -28,7 +28,7 @@ int epoll_wait_for(struct epoll_set *s, int ep, struct epoll_event *events, int 
 		   int64_t timeout_ns, const __sigset_t *mask);
 /* Is a lane in the set readable? For sets that are waited for themselves. */
 bool epoll_lanes_ready(struct epoll_set *s);
-/* Close or replacement of any descriptor: a set or a member. */
+/* Close or replacement of any descriptor: a set or a member. In this process, see process_is_self(). */
 void epoll_closing(int fd);
 void epoll_duplicated(int from, int to);
 /* The set is going to be used where we cannot see it: make the kernel's exact, and keep it so. */

@@ -55,7 +55,7 @@ enum rec_flag {
 	REC_PINNED = 1 << 10,     /* sends on the carrier from now on */
 	REC_TIMED = 1 << 11,      /* SO_RCVTIMEO is set */
 	REC_UNANSWERED = 1 << 12, /* made the lane; the peer's HelloAck is still to be looked at */
-	REC_CONNECTED = 1 << 13,  /* the switch has been told */
+	REC_NAMED = 1 << 13,      /* its addresses and cookie are known */
 };
 
 /* Owner's thread id, or 0; bit 31: somebody sleeps for it. */

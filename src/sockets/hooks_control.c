@@ -111,8 +111,8 @@ HOOK int connect(int fd, const struct sockaddr *address, socklen_t size)
 	if (result == 0 || saved == EINPROGRESS || saved == EINTR || saved == EALREADY) {
 		if (r->role == ROLE_UNKNOWN)
 			r->role = ROLE_ACTIVE;
-		if (result == 0 && atomic_load(&r->state) == REC_OPEN)
-			sock_connected(r, fd);
+		if (result == 0)
+			sock_connected(r);
 	}
 	errno = saved;
 	return result;
@@ -146,7 +146,7 @@ static int accepted(int listener, int fd, int flags)
 	if (ops_accept(&r->ops, &l->ops, false, r) == OPS_NATIVE)
 		sock_pin(r, fd, atomic_load(&l->state) == REC_PLAIN ? l->why : WHY_NATIVE);
 	else
-		sock_connected(r, fd);
+		sock_connected(r);
 	return fd;
 }
 
@@ -167,14 +167,26 @@ HOOK int shutdown(int fd, int how)
 	return r ? stream_shutdown(r, fd, how) : real(shutdown)(fd, how);
 }
 
+/* `fd` goes. A child of vfork() closes only its own. */
+static void closing(int fd)
+{
+	struct rec *r = (unsigned)fd < SOCK_FDS
+				? atomic_load_explicit(&sock_table[fd], memory_order_acquire)
+				: SOCK_OTHER;
+
+	if ((r != SOCK_OTHER || epoll_of(fd)) && process_is_self()) {
+		epoll_closing(fd);
+		sock_closing(fd);
+	}
+}
+
 HOOK int close(int fd)
 {
 	if (process_owns(fd)) {
 		errno = EBADF;
 		return -1;
 	}
-	epoll_closing(fd);
-	sock_closing(fd);
+	closing(fd);
 	return real(close)(fd);
 }
 
@@ -262,10 +274,8 @@ static void replacing(int from, int to)
 {
 	int saved = errno;
 
-	if (from != to && real(fcntl)(from, F_GETFD) >= 0 && to >= 0) {
-		epoll_closing(to);
-		sock_closing(to);
-	}
+	if (from != to && real(fcntl)(from, F_GETFD) >= 0 && to >= 0)
+		closing(to);
 	errno = saved;
 }
 

@@ -46,7 +46,7 @@ static void say_why(const struct rec *r)
 	report_line("flue: ", line, report_why(atomic_load(&r->why)));
 }
 
-void report_connection(struct home *h, struct rec *r)
+void report_connection(struct home *h, struct rec *r, int fd)
 {
 	uint32_t state = atomic_load(&r->state);
 
@@ -59,16 +59,17 @@ void report_connection(struct home *h, struct rec *r)
 		atomic_fetch_add(&h->tcp_tx, atomic_load(&r->sent.tcp_bytes));
 		atomic_fetch_add(&h->tcp_rx, atomic_load(&r->received.tcp_bytes));
 	}
-	if (settings.why && state != REC_LANE)
+	if (settings.why && state != REC_LANE) {
+		sock_identify(r, fd);
 		say_why(r);
+	}
 }
 
 static void add_open(int fd, struct rec *r, void *arg)
 {
-	(void)fd;
 	/* Those of a parent's home are told by the parent, unless only we are left. */
 	if (atomic_load(&r->procs) <= 1)
-		report_connection(arg, r);
+		report_connection(arg, r, fd);
 }
 
 void report_process(void)

@@ -8,7 +8,7 @@
 /* One line on standard error, in one write. */
 void report_line(const char *a, const char *b, const char *c);
 /* A connection ends: add it to the totals, and say why it was on TCP if that was asked for. */
-void report_connection(struct home *h, struct rec *r);
+void report_connection(struct home *h, struct rec *r, int fd);
 /* The process ends. */
 void report_process(void);
 const char *report_why(uint32_t why);

@@ -178,8 +178,6 @@ struct rec *sock_add(int fd, uint32_t state, uint32_t role, uint32_t flags)
 {
 	struct home *h;
 	struct rec *r;
-	uint64_t cookie = 0;
-	socklen_t size = sizeof(cookie);
 	int saved = errno;
 
 	if ((unsigned)fd >= SOCK_FDS)
@@ -204,37 +202,50 @@ struct rec *sock_add(int fd, uint32_t state, uint32_t role, uint32_t flags)
 		r->why = settings.uring ? WHY_URING : WHY_LOW;
 		state = REC_PLAIN;
 	}
-	if (real(getsockopt)(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0)
-		r->cookie = cookie;
 	atomic_store_explicit(&r->state, state, memory_order_release);
 	enter(fd, r);
 	errno = saved;
 	return r;
 }
 
-void sock_connected(struct rec *r, int fd)
+void sock_connected(struct rec *r)
 {
-	struct ops_route route = { .remote = (const struct sockaddr *)&r->peer,
-				   .length = sizeof(r->peer) };
-	int saved = errno;
 	uint32_t open = REC_OPEN;
 
-	/* Not before it is known to be: a connect() may be under way. Once: the switch is told while the
-	 * record is OPEN, when nobody is looked for yet. */
-	if (!sock_flag(r, REC_LISTEN) && find_addresses(r, fd) &&
-	    !(atomic_fetch_or(&r->flags, REC_CONNECTED) & REC_CONNECTED)) {
-		bool self = memcmp(&r->self.sin6_addr, &r->peer.sin6_addr, 16) == 0 &&
-			    r->self.sin6_port == r->peer.sin6_port;
+	if (!sock_flag(r, REC_LISTEN))
+		atomic_compare_exchange_strong(&r->state, &open, REC_YOUNG);
+}
 
-		if (self) {
-			r->why = WHY_OPTION; /* connected to itself */
-			ops_step_down(&r->ops);
-		} else if (!r->ops.connected) {
-			ops_connect(&r->ops, &route);
-		}
-		atomic_compare_exchange_strong(&r->state, &open, self ? REC_PLAIN : REC_YOUNG);
-	}
+void sock_look_connected(struct rec *r, int fd)
+{
+	struct sockaddr_storage a;
+	socklen_t size = sizeof(a);
+	int saved = errno;
+
+	if (real(getpeername)(fd, (struct sockaddr *)&a, &size) == 0)
+		sock_connected(r);
 	errno = saved;
+}
+
+bool sock_identify(struct rec *r, int fd)
+{
+	socklen_t size = sizeof(r->cookie);
+	uint32_t young = REC_YOUNG;
+
+	if (sock_flag(r, REC_NAMED))
+		return true;
+	if (!find_addresses(r, fd) ||
+	    real(getsockopt)(fd, SOL_SOCKET, SO_COOKIE, &r->cookie, &size) != 0)
+		return false;
+	if (memcmp(&r->self.sin6_addr, &r->peer.sin6_addr, 16) == 0 &&
+	    r->self.sin6_port == r->peer.sin6_port) {
+		r->why = WHY_OPTION; /* connected to itself */
+		ops_step_down(&r->ops);
+		atomic_compare_exchange_strong(&r->state, &young, REC_PLAIN);
+		return false;
+	}
+	atomic_fetch_or(&r->flags, REC_NAMED);
+	return true;
 }
 
 struct rec *sock_probe(int fd)
@@ -270,7 +281,7 @@ struct rec *sock_probe(int fd)
 	if (r && atomic_load(&r->state) == REC_OPEN) {
 		want = ops_want(domain, type, protocol);
 		ops_create(&r->ops, &want, r);
-		sock_connected(r, fd);
+		sock_look_connected(r, fd);
 	}
 	errno = saved;
 	return r;
@@ -298,7 +309,7 @@ static void leave_heir(struct rec *r, int fd)
 static void last_closed(struct rec *r, int fd)
 {
 	ops_close(&r->ops);
-	report_connection(r->home, r);
+	report_connection(r->home, r, fd);
 	if (r->arena)
 		stream_close(r, fd);
 	arena_sweep();
@@ -350,8 +361,8 @@ void sock_closing(int fd)
 	if ((unsigned)fd >= SOCK_FDS)
 		return;
 	r = atomic_load(&sock_table[fd]);
-	if (r == SOCK_OTHER || !r || !process_is_self()) {
-		if (!r && process_is_self())
+	if ((uintptr_t)r <= (uintptr_t)SOCK_OTHER) {
+		if (!r)
 			enter(fd, SOCK_OTHER);
 		return;
 	}

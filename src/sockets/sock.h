@@ -57,12 +57,17 @@ static inline uint32_t sock_flag(const struct rec *r, uint32_t flag)
 struct rec *sock_add(int fd, uint32_t state, uint32_t role, uint32_t flags);
 /* `fd` is no socket, or none of ours. */
 void sock_forget(int fd);
-/* Before close(fd), or before something else takes its place. */
+/* Before close(fd), or before something else takes its place. In this process, see process_is_self(). */
 void sock_closing(int fd);
 /* `to` is another number for the socket `from`, or not one any more. */
 void sock_duplicated(int from, int to);
 /* It connected, or was accepted. */
-void sock_connected(struct rec *r, int fd);
+void sock_connected(struct rec *r);
+/* Did it? A connect() may have been under way. */
+void sock_look_connected(struct rec *r, int fd);
+/* Who is at the other end, and what does the kernel call it? Not before somebody needs to know: most connections are
+ * short. False: it cannot have a lane. */
+bool sock_identify(struct rec *r, int fd);
 /* Never a lane again; steps down first if it has one. */
 void sock_pin(struct rec *r, int fd, enum why why);
 /* For every record that this process holds. */

@@ -216,7 +216,7 @@ static void decide(struct rec *r, int fd)
 		return;
 	}
 	route.denied = from == REC_YOUNG && rules_deny(r);
-	bound = ops_decide(&r->ops, &route);
+	bound = r->ops.connected ? ops_decide(&r->ops, &route) : ops_connect(&r->ops, &route);
 	if (bound == OPS_NATIVE)
 		give_up(r);
 	else if (bound >= 0)
@@ -259,7 +259,7 @@ static void grow_up(struct rec *r, int fd, bool turned)
 	inside = true;
 	switch (atomic_load(&r->state)) {
 	case REC_YOUNG:
-		if (is_old_enough(r))
+		if (is_old_enough(r) && sock_identify(r, fd))
 			decide(r, fd);
 		break;
 	case REC_POSTED: decide_posted(r, fd, turned); break;
@@ -296,7 +296,7 @@ enum stream_kind stream_before_send(struct rec *r, int fd, size_t size)
 	uint32_t state = atomic_load_explicit(&r->state, memory_order_acquire);
 
 	if (state == REC_OPEN) {
-		sock_connected(r, fd);
+		sock_look_connected(r, fd);
 		state = atomic_load(&r->state);
 	}
 	if (state >= REC_YOUNG && state <= REC_AGREED) {
@@ -313,7 +313,7 @@ enum stream_kind stream_before_receive(struct rec *r, int fd)
 	uint32_t state = atomic_load_explicit(&r->state, memory_order_acquire);
 
 	if (state == REC_OPEN)
-		sock_connected(r, fd);
+		sock_look_connected(r, fd);
 	else if (state == REC_AGREED)
 		grow_up(r, fd, false);
 	return enter(r);
