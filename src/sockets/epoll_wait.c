@@ -391,7 +391,6 @@ static bool arm_all(struct epoll_set *s, int64_t *most)
 				return false;
 			if (m->held)
 				*most = min_i64(*most, patience(s, m));
-			stream_trim(m->rec);
 		}
 		epoll_cool(s, m);
 	}
@@ -445,6 +444,7 @@ static int sleep_in_kernel(struct epoll_set *s, int ep, struct epoll_event *even
 	if (s->hots > 0)
 		return 0;
 	epoll_reconcile(s, ep);
+	stream_trim_all();
 	for (;;) {
 		int64_t left = time_left(timeout, start);
 		int64_t slice = left < 0 || left > most ? most : left;

@@ -116,10 +116,11 @@ struct rec {
 	_Atomic uint32_t tx_refused; /* counts EAGAIN and short writes for a full ring */
 	uint32_t tx_before;          /* octets that need not count while the peer is not there */
 	uint64_t trimmed;            /* when memory of the ring was last given back */
+	uint32_t listed;             /* among those that have grown */
 	uint64_t full_since;         /* when somebody first waited for room */
 	uint64_t moved_at;           /* when the reader was last seen to have taken something */
 	uint32_t moved_head;
-	_Atomic uint32_t tx_told;    /* said that it is writable: the next octet must go */
+	_Atomic uint32_t tx_told;   /* said that it is writable: the next octet must go */
 	_Atomic uint32_t tx_kernel; /* the owner of tx_lock is in the kernel, on the carrier */
 	struct lane_tx tx;
 	struct rec_count sent;
@@ -127,8 +128,8 @@ struct rec {
 	_Atomic uint64_t rx_before; /* octets of the carrier sent before it was eligible */
 	struct lane_rx rx;
 	struct rec_count received;
-	uint32_t spin; /* what the next wait for octets may spin, in nanoseconds */
-	uint32_t nap;  /* see nap_pays() */
+	uint32_t spin;           /* what the next wait for octets may spin, in nanoseconds */
+	uint32_t nap;            /* see nap_pays() */
 	_Atomic uint32_t asleep; /* of those in `armed`: in calls that only the carrier ends */
 };
 

@@ -23,6 +23,7 @@ void __chk_fail(void) __attribute__((noreturn));
 #define OUT        (POLLOUT | POLLWRNORM)
 #define LANES_MOST 64 /* remembered between the rounds of one call */
 #define SLICE_NS   (20 * (int64_t)NSEC_PER_MSEC)
+#define LOOK_NS    100000 /* as for epoll sets */
 
 struct round {
 	struct pollfd *fds;
@@ -113,7 +114,6 @@ static bool arm(struct round *w, size_t *armed, bool *unread)
 		*unread = *unread || stream_unsent(r) > 0;
 		if ((p->events & IN) && !stream_sleep(r))
 			return false;
-		stream_trim(r);
 		sock_keep(r);
 	}
 	return true;
@@ -199,6 +199,7 @@ static int poll_sleep(struct round *w, const struct kernel_poll *k, uint64_t sta
 	*again = true;
 	if (!arm(w, &s.armed, &unread))
 		return 0;
+	stream_trim_all();
 	if (left >= 0) {
 		left -= (int64_t)(before - start);
 		if (left < 0)
@@ -246,13 +247,43 @@ static struct rec *find_full(struct round *w)
 	return NULL;
 }
 
+/* Nothing but lanes, and nothing of theirs that only the kernel knows. */
+static bool lanes_alone(const struct round *w)
+{
+	if (w->n != w->lanes)
+		return false;
+	for (size_t i = 0; i < w->lanes; i++)
+		if (stream_ask_kernel(w->lane[i]))
+			return false;
+	return true;
+}
+
+/* While lanes keep the caller busy the kernel is asked only every so often. */
+static bool lanes_will_do(const struct round *w)
+{
+	static __thread uint64_t looked THREAD_LOCAL_FAST;
+	uint64_t now = clock_now();
+
+	if (now - looked < LOOK_NS && lanes_alone(w)) {
+		for (nfds_t i = 0; i < w->n; i++)
+			w->fds[i].revents = 0;
+		return true;
+	}
+	looked = now;
+	return false;
+}
+
 /* Everything short of sleeping. */
 static int poll_awake(struct round *w, const struct kernel_poll *k)
 {
-	int n;
+	int n = 0;
 
 	if (k->timeout != 0)
 		wait_ladder(any_ready, w, peers_cpu(w), &w->lane[0]->spin, settings.spin_ns);
+	if (lanes_will_do(w))
+		n = merge(w, false);
+	if (n != 0)
+		return n;
 	n = ask_both(w, k, false);
 	if (n == 0 && k->timeout == 0)
 		n = ask_both(w, k, !find_full(w));

@@ -162,7 +162,7 @@ bool lane_tx_rouse(struct lane_tx *tx);
 /* From here on the carrier. False: look again. */
 bool lane_tx_leave(struct lane_tx *tx, uint64_t word);
 /* After much traffic: the part of an empty ring whose memory can be given back; 0: nothing to give. */
-#define LANE_TRIM (64u << 10)
+#define LANE_TRIM (20u << 10)
 size_t lane_tx_trim(struct lane_tx *tx, uint8_t **from);
 /* Octets in the ring the receiver has not taken; UINT32_MAX: broken. */
 uint32_t lane_tx_unread(const struct lane_tx *tx);

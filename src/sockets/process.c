@@ -15,6 +15,7 @@
 #include "sockets/real.h"
 #include "sockets/report.h"
 #include "sockets/sock.h"
+#include "sockets/stream.h"
 
 /* Ours stand from here on: above what nearly every program uses, and low enough that the kernel's
  * table of descriptors stays small and select() can see them. */
@@ -99,6 +100,7 @@ static void become_child(void)
 	bell_forked();
 	meet_forked();
 	epoll_forked();
+	stream_forked();
 	home = NULL;
 	atomic_store_explicit(&life->pid, (uint32_t)getpid(), memory_order_release);
 }

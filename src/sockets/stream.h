@@ -71,7 +71,9 @@ void stream_disarm(struct rec *r, bool belled);
 bool stream_sleep(struct rec *r);
 void stream_wake(struct rec *r);
 /* About to sleep: give memory back that bulk traffic has used. */
-void stream_trim(struct rec *r);
+void stream_trim_all(void);
+/* In the child of a fork. */
+void stream_forked(void);
 /* Serve what the peer asks for between calls (recall). */
 void stream_serve(struct rec *r, int fd);
 /* Back to TCP, both directions; `unread`: what was not read shall come again on the carrier. */

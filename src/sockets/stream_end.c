@@ -270,6 +270,7 @@ void stream_close(struct rec *r, int fd)
 {
 	struct arena *a = r->arena;
 
+	stream_forget_large(r);
 	if (sock_has_lane(r)) {
 		/* Unread octets make the kernel reset a connection; it does not know of ours. */
 		if (lane_rx_held(&r->rx) > 0)

@@ -25,6 +25,11 @@ bool stream_is_down(struct rec *r, int fd);
 /* May the ring be used at last? For the maker of a lane, once the peer has attached; with the lock of sending. */
 bool stream_is_answered(struct rec *r, int fd);
 
+/* Its ring has grown. */
+void stream_note_large(struct rec *r);
+/* It is going to be closed. */
+void stream_forget_large(struct rec *r);
+
 static inline size_t stream_size(const struct iovec *iov, size_t count)
 {
 	size_t n = 0;

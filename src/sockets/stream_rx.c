@@ -235,7 +235,7 @@ static void keep_error(struct rec *r, int error)
 
 /* A part of a round. */
 static enum end try_round(struct rec *r, int fd, struct lane_iov *to, size_t want, int flags,
-			 bool ask, size_t *got)
+			  bool ask, size_t *got)
 {
 	enum end end;
 	size_t before = *got;
@@ -330,7 +330,7 @@ static int sleep_on_carrier(struct rec *r, int fd, bool some)
 
 	if (!stream_sleep(r))
 		return 0;
-	stream_trim(r);
+	stream_trim_all();
 	{
 		/* Cancellation unwinds through here. */
 		__attribute__((cleanup(unsleep))) struct rec *armed = r;

@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <sched.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 
 #include "base/clock.h"
@@ -28,8 +27,6 @@
 /* A call that must not block may still wait this long for the receiver to make room. */
 #define ROOM_NS 20000
 #define BELL_NS (2 * NSEC_PER_SEC)
-/* Memory of a ring is given back at most this often. */
-#define TRIM_NS NSEC_PER_SEC
 /* A sleep for room looks around this often. */
 #define ROOM_SLICE (10 * 1000 * 1000)
 /* A reader that takes nothing for so long may be waiting for the writer, who then gets the carrier: TCP has room for
@@ -181,6 +178,8 @@ static ssize_t put_ring(struct rec *r, int fd, struct lane_iov *from, size_t n, 
 	if (bell && ring_bell(r, fd, octet, flags) != 0)
 		return -1;
 	tell(r);
+	if (r->tx.high > LANE_TRIM && !r->listed)
+		stream_note_large(r);
 	return (ssize_t)(copied + bell);
 }
 
@@ -583,23 +582,6 @@ int stream_await_room(struct rec *r, int64_t ns)
 	    errno == EINTR)
 		return -1;
 	return 0;
-}
-
-void stream_trim(struct rec *r)
-{
-	uint64_t now = clock_coarse();
-	uint8_t *from;
-	size_t n;
-
-	/* Not again and again: what comes back must be faulted in. */
-	if (r->tx.high <= LANE_TRIM || now - r->trimmed < TRIM_NS || !rec_lock_try(&r->tx_lock))
-		return;
-	n = sock_has_lane(r) ? lane_tx_trim(&r->tx, &from) : 0;
-	if (n > 0) {
-		r->trimmed = now;
-		madvise(from, n, MADV_REMOVE);
-	}
-	rec_lock_give(&r->tx_lock);
 }
 
 size_t stream_unsent(struct rec *r)

@@ -7,7 +7,7 @@
 #include "sockets/user.h"
 
 #define PAGE    4096ull
-#define KNOWN   4096
+#define KNOWN   32768
 #define NOWHERE 65536 /* never mapped, in any program */
 
 #ifndef MADV_POPULATE_READ

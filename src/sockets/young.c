@@ -25,8 +25,7 @@
 
 /* --- positions in the stream, from the kernel's counters */
 
-static bool kernel_positions(int fd, uint32_t role, uint64_t *sent, uint64_t *received,
-			     bool *ended)
+static bool kernel_positions(int fd, uint32_t role, uint64_t *sent, uint64_t *received, bool *ended)
 {
 	struct tcp_info info;
 
