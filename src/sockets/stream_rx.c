@@ -448,6 +448,17 @@ static bool is_done(enum end end, size_t got, size_t want, bool all)
 	return end == END_ERROR || end == END_EOF || got == want || (got > 0 && !all);
 }
 
+/* Closed by another thread just before the kernel was asked: go on with the number left for us. */
+static bool has_heir(const struct rec *r, int *fd)
+{
+	int heir = stream_fd(r, *fd);
+
+	if (errno != EBADF || heir == *fd)
+		return false;
+	*fd = heir;
+	return true;
+}
+
 static ssize_t receive(struct rec *r, int fd, struct lane_iov to, size_t want, int flags)
 {
 	bool block = !(flags & MSG_DONTWAIT) && !sock_flag(r, REC_NONBLOCK);
@@ -471,6 +482,8 @@ static ssize_t receive(struct rec *r, int fd, struct lane_iov to, size_t want, i
 		}
 		if (!locked_round(r, fd, &to, want, flags, !block || !first, &got, &end))
 			return got ? (ssize_t)got : STREAM_AGAIN;
+		if (end == END_ERROR && kept && has_heir(r, &fd))
+			continue;
 		see_to_sleepers(r, fd, flags);
 		if (!block || is_done(end, got, want, all))
 			return finish(r, got, end);
@@ -478,7 +491,7 @@ static ssize_t receive(struct rec *r, int fd, struct lane_iov to, size_t want, i
 			sock_keep(r);
 			kept = r;
 		}
-		if (await(r, fd, end, got > 0 && !peeks) != 0)
+		if (await(r, fd, end, got > 0 && !peeks) != 0 && !has_heir(r, &fd))
 			return finish(r, got, END_ERROR);
 		fd = stream_fd(r, fd);
 	}
