@@ -19,6 +19,7 @@
 #define HOME_MAGIC   0x3145554c46534b53ull
 #define HOME_VERSION 2
 #define HOME_RECORDS 65536u
+#define HOME_SEATS   64
 
 enum why {
 #define WHY(name, word, text) WHY_##name,
@@ -107,6 +108,7 @@ struct rec {
 	_Atomic uint32_t *tx_holds; /* the peer can ring us */
 	uint32_t bell_asked;
 	int32_t bell_pid;     /* the process whose bell the peer has */
+	int32_t lane_pid;     /* the process that went onto it */
 	uint64_t peer_cookie; /* of the socket at the other end; the kernel has confirmed it */
 	uint64_t looked_at;   /* when the carrier was last asked for the peer's end */
 	_Atomic int32_t pending_error;
@@ -131,6 +133,7 @@ struct rec {
 	uint32_t spin;           /* what the next wait for octets may spin, in nanoseconds */
 	uint32_t nap;            /* see nap_pays() */
 	_Atomic uint32_t asleep; /* of those in `armed`: in calls that only the carrier ends */
+	_Atomic uint8_t held[HOME_SEATS]; /* descriptors, by process; see family.h */
 };
 
 struct home {
@@ -145,6 +148,12 @@ struct home {
 	/* totals of connections that are gone */
 	_Atomic uint64_t connections, eligible, lanes, stepdowns;
 	_Atomic uint64_t lane_tx, lane_rx, tcp_tx, tcp_rx;
+	struct rec_lock seats_lock;
+	struct {
+		_Atomic int32_t pid;   /* 0: free; below 0: of the parent of a child being forked */
+		_Atomic uint32_t held; /* descriptors in all */
+		_Atomic uint64_t space; /* in which the number means something */
+	} seat[HOME_SEATS];
 	_Alignas(4096) struct rec rec[];
 };
 

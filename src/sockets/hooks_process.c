@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 
 #include "sockets/epoll.h"
+#include "sockets/family.h"
 #include "sockets/hook.h"
 #include "sockets/meet.h"
 #include "sockets/ops_lane.h"
@@ -36,6 +37,7 @@ static void inherit(int fd, struct rec *r, void *arg)
 static void hand_over(int fd, struct rec *r, void *arg)
 {
 	inherit(fd, r, arg);
+	family_hold(r, -1);
 	atomic_fetch_sub(&r->refs, 1);
 	atomic_fetch_sub(&r->procs, 1);
 }
@@ -46,6 +48,7 @@ static void take_back(int fd, struct rec *r, void *arg)
 	(void)arg;
 	atomic_fetch_add(&r->refs, 1);
 	atomic_fetch_add(&r->procs, 1);
+	family_hold(r, 1);
 }
 
 static bool before_exec(void)
@@ -55,6 +58,7 @@ static bool before_exec(void)
 	report_process();
 	sock_each(hand_over, NULL);
 	epoll_exec();
+	family_leave();
 	return true;
 }
 
@@ -62,8 +66,10 @@ static void after_exec(bool was)
 {
 	int saved = errno;
 
-	if (was)
+	if (was) {
+		family_return();
 		sock_each(take_back, NULL);
+	}
 	errno = saved;
 }
 
@@ -199,6 +205,7 @@ static void let_go_quietly(int fd, struct rec *r, void *arg)
 {
 	(void)fd;
 	(void)arg;
+	family_hold(r, -1);
 	atomic_fetch_sub(&r->refs, 1);
 	atomic_fetch_sub(&r->procs, 1);
 }
@@ -218,6 +225,7 @@ static void leave(void)
 	report_process();
 	settings.why = false;
 	sock_each(let_go, NULL);
+	family_leave();
 }
 
 __attribute__((destructor)) static void at_exit(void)

@@ -9,6 +9,7 @@
 
 #include "base/util.h"
 #include "sockets/epoll.h"
+#include "sockets/family.h"
 #include "sockets/meet.h"
 #include "sockets/ops_lane.h"
 #include "sockets/process.h"
@@ -101,6 +102,7 @@ static void become_child(void)
 	meet_forked();
 	epoll_forked();
 	stream_forked();
+	family_forked();
 	home = NULL;
 	atomic_store_explicit(&life->pid, (uint32_t)getpid(), memory_order_release);
 }
@@ -143,7 +145,7 @@ void process_init(void)
 		limit_lanes();
 		life = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		if (life == MAP_FAILED || madvise(life, 4096, MADV_WIPEONFORK) != 0 ||
-		    pthread_atfork(on_fork_prepare, NULL, on_fork_child) != 0)
+		    pthread_atfork(on_fork_prepare, family_fork_parent, on_fork_child) != 0)
 			settings.off = true;
 		else
 			atomic_store(&life->pid, (uint32_t)getpid());
@@ -250,6 +252,7 @@ static struct home *make_home(void)
 	h->records = HOME_RECORDS;
 	memcpy(h->program, process_name, sizeof(h->program));
 	h->magic = HOME_MAGIC;
+	family_founded(h);
 	process_drop(OUR_HOME);
 	process_keep(OUR_HOME, fd);
 	return h;

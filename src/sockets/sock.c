@@ -9,6 +9,7 @@
 
 #include "base/util.h"
 #include "sockets/arena.h"
+#include "sockets/family.h"
 #include "sockets/meet.h"
 #include "sockets/process.h"
 #include "sockets/real.h"
@@ -103,6 +104,7 @@ static struct rec *new_record(struct home *h)
 {
 	static _Atomic uint32_t next;
 
+	family_sweep(h);
 	for (uint32_t i = 0; i < h->records; i++) {
 		uint32_t n = atomic_fetch_add_explicit(&next, 1, memory_order_relaxed) % h->records;
 		struct rec *r = &h->rec[n];
@@ -123,6 +125,23 @@ static struct rec *new_record(struct home *h)
 	return NULL;
 }
 
+/* How many of its pins are this process's; counted in its own home only, where it looks after the dead. */
+static _Atomic uint8_t *own_pins(const struct rec *r)
+{
+	static _Atomic uint8_t count[HOME_RECORDS];
+
+	return home && r->home == home ? &count[r - home->rec] : NULL;
+}
+
+void sock_keep(struct rec *r)
+{
+	_Atomic uint8_t *own = own_pins(r);
+
+	atomic_fetch_add_explicit(&r->pins, 1, memory_order_relaxed);
+	if (own)
+		atomic_fetch_add_explicit(own, 1, memory_order_relaxed);
+}
+
 static void free_record(struct rec *r)
 {
 	struct home *h = r->home;
@@ -133,6 +152,20 @@ static void free_record(struct rec *r)
 	atomic_store_explicit(&r->state, REC_FREE, memory_order_release);
 	if (h)
 		atomic_fetch_sub(&h->used, 1);
+}
+
+void sock_abandoned(struct rec *r)
+{
+	_Atomic uint8_t *own = own_pins(r);
+
+	report_connection(r->home, r);
+	if (r->arena && r->lane_pid == getpid())
+		stream_abandon(r);
+	atomic_store(&r->heir, -1); /* a number of theirs */
+	/* Calls of the dead do not come back; those of this process do. */
+	atomic_store(&r->pins, own ? atomic_load(own) : 0);
+	if (atomic_load(&r->pins) == 0)
+		free_record(r);
 }
 
 static void map_v4(struct sockaddr_in6 *out, const struct sockaddr_storage *in)
@@ -195,6 +228,7 @@ struct rec *sock_add(int fd, uint32_t state, uint32_t role, uint32_t flags)
 	r->heir = -1;
 	r->refs = 1;
 	r->procs = 1;
+	family_hold(r, 1);
 	r->role = role;
 	r->flags = flags;
 	r->ops.bound = OPS_NATIVE;
@@ -319,8 +353,11 @@ static void last_closed(struct rec *r, int fd)
 
 void sock_release(struct rec *r)
 {
+	_Atomic uint8_t *own = own_pins(r);
 	int heir;
 
+	if (own)
+		atomic_fetch_sub_explicit(own, 1, memory_order_relaxed);
 	if (atomic_fetch_sub(&r->pins, 1) != 1 || atomic_load(&r->refs) > 0 ||
 	    atomic_load(&r->state) == REC_FREE)
 		return;
@@ -347,9 +384,12 @@ static void one_less(struct rec *r, int fd)
 {
 	int other = other_number(r, fd);
 
-	if (other >= 0)
+	if (other >= 0) {
 		stream_moved(r, fd, other);
-	else
+		return;
+	}
+	family_reap(r);
+	if (atomic_load(&r->refs) > 1)
 		atomic_fetch_sub(&r->procs, 1);
 }
 
@@ -368,6 +408,7 @@ void sock_closing(int fd)
 	}
 	if (!atomic_compare_exchange_strong(&sock_table[fd], &r, SOCK_OTHER))
 		return;
+	family_hold(r, -1);
 	if (atomic_load(&r->refs) > 1)
 		one_less(r, fd);
 	if (atomic_fetch_sub(&r->refs, 1) == 1) {
@@ -390,6 +431,7 @@ void sock_duplicated(int from, int to)
 		return;
 	}
 	atomic_fetch_add(&r->refs, 1);
+	family_hold(r, 1);
 	enter(to, r);
 	if (to <= STDERR_FILENO)
 		sock_pin(r, to, WHY_LOW);
@@ -428,13 +470,16 @@ void sock_each(void (*call)(int fd, struct rec *r, void *arg), void *arg)
 
 static void count_child(int fd, struct rec *r, void *arg)
 {
+	bool first = true;
+
 	(void)arg;
-	atomic_fetch_add(&r->refs, 1);
 	/* A record with several numbers counts one process: the lowest number does it. */
-	for (int i = 0; i < fd; i++)
-		if (atomic_load_explicit(&sock_table[i], memory_order_relaxed) == r)
-			return;
-	atomic_fetch_add(&r->procs, 1);
+	for (int i = 0; i < fd && first; i++)
+		first = atomic_load_explicit(&sock_table[i], memory_order_relaxed) != r;
+	atomic_fetch_add(&r->refs, 1);
+	if (first)
+		atomic_fetch_add(&r->procs, 1);
+	family_count_child(r);
 }
 
 void sock_fork_prepare(void)

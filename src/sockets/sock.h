@@ -79,11 +79,10 @@ int sock_highest(void);
 /* Before a fork that runs handlers. */
 void sock_fork_prepare(void);
 /* Keep the record while a call is going to touch it again. */
-static inline void sock_keep(struct rec *r)
-{
-	atomic_fetch_add_explicit(&r->pins, 1, memory_order_relaxed);
-}
+void sock_keep(struct rec *r);
 void sock_release(struct rec *r);
+/* Its last holder was killed. */
+void sock_abandoned(struct rec *r);
 
 /* Locks of a direction. False: this thread has it already (a signal handler came between). */
 bool rec_lock_take(struct rec_lock *l);

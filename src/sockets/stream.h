@@ -82,6 +82,8 @@ void stream_step_down(struct rec *r, int fd, enum why why);
 void stream_moved(struct rec *r, int from, int to);
 /* The last descriptor goes. `fd` is still open. */
 void stream_close(struct rec *r, int fd);
+/* The same when the descriptors have gone already, with a process that was killed. */
+void stream_abandon(struct rec *r);
 uint32_t stream_peer_cpu(const struct rec *r);
 
 #endif

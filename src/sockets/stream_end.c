@@ -284,3 +284,14 @@ void stream_close(struct rec *r, int fd)
 	r->arena = NULL;
 	arena_give(a, r->lane, r->side);
 }
+
+void stream_abandon(struct rec *r)
+{
+	struct arena *a = r->arena;
+
+	/* Without LANE_FIN, which a process that is killed does not set either. */
+	if (sock_has_lane(r))
+		atomic_fetch_or(&r->rx.dir->word, LANE_GONE);
+	r->arena = NULL;
+	arena_give(a, r->lane, r->side);
+}

@@ -64,7 +64,8 @@ static void set_up(struct rec *r, int fd, uint64_t sent, uint64_t received)
 	struct arena_shared *m = arena_memory(r->arena);
 	struct lane_shared *l = &m->lane[r->lane];
 
-	atomic_store(&l->pid[r->side], getpid());
+	r->lane_pid = getpid();
+	atomic_store(&l->pid[r->side], r->lane_pid);
 	atomic_store(&l->fd[r->side], fd);
 	lane_tx_init(&r->tx, &l->dir[r->side], m->ring[r->lane][r->side], sent);
 	lane_rx_init(&r->rx, &l->dir[1 - r->side], m->ring[r->lane][1 - r->side], received);
