@@ -26,7 +26,7 @@ enum {
 };
 
 /* A connection may be on TCP after the first time. */
-#define CONNECTIONS 20
+#define CONNECTIONS 8
 #define ROUNDS      10
 #define LATE_MS     5000
 
