@@ -115,7 +115,9 @@ void move_signal(struct party *p, bool actor)
 		/* In one piece: a signal between two would show. */
 		stage_send(&p->st, last);
 	} else {
-		stage_settle(&p->st, part);
+		/* Only a nap keeps the last octets back there: on a busy machine they may have come. */
+		if (kind != IN_RECV_AGAIN)
+			stage_settle(&p->st, part);
 		got = be_interrupted(p, kind, how, restart, last);
 		if (kind != IN_RECV_AGAIN)
 			stage_meet(&p->st, 0);
