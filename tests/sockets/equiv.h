@@ -43,6 +43,7 @@ struct party {
 	const char *move;
 	int set[EQUIV_SETS]; /* epoll descriptors, -1: not yet */
 	bool in_set[EQUIV_SETS];
+	uint32_t level; /* what the level set was last asked for */
 };
 
 typedef void equiv_move(struct party *p, bool actor);
