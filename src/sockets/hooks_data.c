@@ -187,11 +187,12 @@ HOOK ssize_t recvfrom(int fd, void *restrict buf, size_t n, int flags,
 		      struct sockaddr *restrict from, socklen_t *restrict size)
 {
 	struct iovec iov = one(buf, n);
-	struct rec *r = sock_live(fd);
-	ssize_t got = RECEIVE(fd, &iov, 1, flags, real(recvfrom)(fd, buf, n, flags, from, size));
+	bool ours = true;
+	ssize_t got = RECEIVE(fd, &iov, 1, flags,
+			      (ours = false, real(recvfrom)(fd, buf, n, flags, from, size)));
 
 	/* Streams name no sender. */
-	if (r && got >= 0 && from && size && sock_has_lane(r))
+	if (ours && got >= 0 && from && size)
 		*size = 0;
 	return got;
 }
@@ -207,6 +208,7 @@ HOOK ssize_t readv(int fd, const struct iovec *iov, int count)
 HOOK ssize_t recvmsg(int fd, struct msghdr *msg, int flags)
 {
 	struct rec *r = sock_live(fd);
+	bool ours = true; /* the lane may be gone afterwards, so this is not asked then */
 	ssize_t n;
 
 	if (!r || bad_message(msg, true)) {
@@ -215,8 +217,9 @@ HOOK ssize_t recvmsg(int fd, struct msghdr *msg, int flags)
 			hook_received_descriptors(msg);
 		return n;
 	}
-	n = RECEIVE(fd, msg->msg_iov, msg->msg_iovlen, flags, real(recvmsg)(fd, msg, flags));
-	if (n >= 0 && sock_has_lane(r)) {
+	n = RECEIVE(fd, msg->msg_iov, msg->msg_iovlen, flags,
+		    (ours = false, real(recvmsg)(fd, msg, flags)));
+	if (n >= 0 && ours) {
 		msg->msg_namelen = 0;
 		msg->msg_controllen = 0;
 		msg->msg_flags = flags & MSG_CMSG_CLOEXEC;
