@@ -438,7 +438,8 @@ static void see_to_sleepers(struct rec *r, int fd, int flags)
 	if (!atomic_load_explicit(&r->armed, memory_order_relaxed) || (flags & MSG_PEEK) ||
 	    !sock_has_lane(r) || lane_rx_ready(&r->rx) == 0)
 		return;
-	if (atomic_load(&r->asleep) > 0 || atomic_load(&r->procs) > 1 || !epoll_left_over(r))
+	/* Who is armed when those are told is in another process. */
+	if (atomic_load(&r->asleep) > 0 || !epoll_left_over(r) || atomic_load(&r->armed) > 0)
 		stream_step_down(r, fd, WHY_READERS);
 	errno = saved;
 }
