@@ -97,8 +97,9 @@ struct rec {
 	uint64_t check_at; /* octets or turns at which the offer is looked at again */
 	uint32_t checks;
 	_Atomic uint32_t growing; /* a thread is seeing to what follows */
-	uint64_t goal; /* octets before the peer is looked for again; 0: for the first time */
-	uint32_t slot; /* of the notice board */
+	uint64_t goal;  /* octets before the peer is looked for again; 0: for the first time */
+	uint32_t slot;  /* of the notice board */
+	uint32_t paced; /* nanoseconds spent in waiting for the peer to take our offer */
 	/* the lane */
 	uint32_t side; /* 0: made it, 1: attached to it */
 	uint32_t lane; /* number within the arena */

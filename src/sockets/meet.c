@@ -36,6 +36,7 @@ static uint8_t mailbox_name[MAILBOX_NAME];
 struct other_end {
 	uint64_t cookie;
 	uint32_t uid;
+	uint32_t unread; /* octets in its queue */
 	uint32_t unsent; /* octets that it holds back, as our end has no room for them */
 };
 
@@ -98,6 +99,7 @@ static bool ask_kernel(const struct rec *r, struct other_end *out)
 		return false;
 	out->cookie = answer.msg.id.idiag_cookie[0] | (uint64_t)answer.msg.id.idiag_cookie[1] << 32;
 	out->uid = answer.msg.idiag_uid;
+	out->unread = answer.msg.idiag_rqueue;
 	out->unsent = find_unsent((const struct rtattr *)answer.rest,
 				  (size_t)n - offsetof(typeof(answer), rest));
 	return true;
@@ -450,6 +452,16 @@ enum meet_result meet_check(struct rec *r, enum why *why)
 	r->lane = slot.lane;
 	r->side = 1;
 	return MEET_LANE;
+}
+
+bool meet_peer_unread(const struct rec *r, size_t *n)
+{
+	struct other_end end;
+
+	if (!ask_kernel(r, &end))
+		return false;
+	*n = end.unread;
+	return true;
 }
 
 void meet_withdraw(struct rec *r)

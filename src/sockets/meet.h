@@ -25,6 +25,8 @@ enum meet_result {
 enum meet_result meet_peer(struct rec *r, enum why *why);
 /* Has somebody taken our offer? LANE, POSTED (not yet), or NEVER. */
 enum meet_result meet_check(struct rec *r, enum why *why);
+/* How much the other end has in its queue; false: nobody knows. */
+bool meet_peer_unread(const struct rec *r, size_t *n);
 /* Take our offer away. */
 void meet_withdraw(struct rec *r);
 /* The bell of the peer's process, or -1. */

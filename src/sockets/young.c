@@ -6,12 +6,17 @@
 #include <errno.h>
 #include <linux/sockios.h>
 #include <linux/tcp.h>
+#include <sched.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
 
+#include "base/clock.h"
 #include "base/util.h"
 #include "sockets/arena.h"
 #include "sockets/bell.h"
 #include "sockets/epoll.h"
+#include "sockets/meet.h"
 #include "sockets/ops_lane.h"
 #include "sockets/process.h"
 #include "sockets/real.h"
@@ -22,6 +27,13 @@
 /* Requests and replies before a lane is looked for: those that carry one never pay. */
 #define TURNS_ENOUGH 2
 #define BYTES_ENOUGH (64u << 10)
+/* One that sends much at once waits so long in all for the peer to take the offer, ... */
+#define PACE_NS   (500 * 1000)
+#define PACE_SENT (16u << 10)
+/* ... but only while the peer has this much to read, ... */
+#define PACE_UNREAD BYTES_ENOUGH
+/* ... and the process no more than this for peers that do not come. Each that comes pays for two. */
+#define PACE_VAIN (8 * PACE_NS)
 
 /* --- positions in the stream, from the kernel's counters */
 
@@ -146,6 +158,8 @@ out:
 
 /* --- towards a lane */
 
+static _Atomic int64_t paced_in_vain;
+
 static void to_policy(struct policy_address *out, const struct sockaddr_in6 *in)
 {
 	bool v4 = IN6_IS_ADDR_V4MAPPED(&in->sin6_addr);
@@ -184,6 +198,8 @@ static void take_lane(struct rec *r, int fd, uint32_t from)
 {
 	int unread = 0;
 
+	if (atomic_load_explicit(&paced_in_vain, memory_order_relaxed) > 0)
+		atomic_fetch_sub_explicit(&paced_in_vain, 2 * PACE_NS, memory_order_relaxed);
 	/* Both ends have the library and will use it: what is sent from here on counts. */
 	if (real(ioctl)(fd, SIOCINQ, &unread) == 0)
 		atomic_fetch_add(&r->rx_before, (uint64_t)unread);
@@ -270,6 +286,49 @@ static void grow_up(struct rec *r, int fd, bool turned)
 	errno = saved;
 }
 
+/* A short sleep that lets a peer on the same processor run. */
+static void pause_for_peer(void)
+{
+	const struct timespec nap = { .tv_nsec = 10000 };
+	uint64_t before = clock_now();
+
+	sched_yield();
+	if (clock_now() - before < (uint64_t)nap.tv_nsec)
+		real(syscall)(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &nap, NULL);
+}
+
+/* Is our offer taken? True: nothing to wait for any more. */
+static bool is_settled(struct rec *r, int fd)
+{
+	size_t unread = 0;
+
+	if (atomic_load(&r->state) == REC_POSTED)
+		decide(r, fd);
+	return atomic_load(&r->state) != REC_POSTED || !meet_peer_unread(r, &unread) ||
+	       unread < PACE_UNREAD;
+}
+
+/*
+ * Who sends much at once has filled the kernel's buffers, some megabytes, before the peer has read enough to look for
+ * a lane. As long as the peer has enough to read it does not notice that we wait.
+ */
+static void pace(struct rec *r, int fd)
+{
+	uint64_t start = clock_now(), took;
+
+	if (r->goal > 0 || r->paced >= PACE_NS || settings.sealed ||
+	    atomic_load_explicit(&paced_in_vain, memory_order_relaxed) > PACE_VAIN ||
+	    atomic_exchange(&r->growing, 1))
+		return;
+	while (!is_settled(r, fd) && r->paced + clock_now() - start < PACE_NS)
+		pause_for_peer();
+	took = min_u64(clock_now() - start, PACE_NS);
+	r->paced += (uint32_t)took;
+	if (atomic_load(&r->state) == REC_POSTED)
+		atomic_fetch_add_explicit(&paced_in_vain, (int64_t)took, memory_order_relaxed);
+	atomic_store(&r->growing, 0);
+}
+
 static bool count_turn(struct rec *r, uint32_t direction)
 {
 	bool turned = r->last != 0 && r->last != direction;
@@ -321,10 +380,12 @@ enum stream_kind stream_before_receive(struct rec *r, int fd)
 
 void stream_after_send(struct rec *r, int fd, ssize_t n)
 {
-	(void)fd;
 	atomic_fetch_sub(&r->busy, 1);
 	if (n > 0 && sock_flag(r, REC_ELIGIBLE))
 		atomic_fetch_add_explicit(&r->sent.tcp_bytes, (uint64_t)n, memory_order_relaxed);
+	if (n >= (ssize_t)PACE_SENT &&
+	    atomic_load_explicit(&r->state, memory_order_relaxed) == REC_POSTED)
+		pace(r, fd);
 }
 
 void stream_after_receive(struct rec *r, int fd, ssize_t n, int flags)
