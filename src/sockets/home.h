@@ -118,6 +118,7 @@ struct rec {
 	_Alignas(128) struct rec_lock tx_lock;
 	_Atomic uint32_t tx_refused; /* counts EAGAIN and short writes for a full ring */
 	uint32_t tx_before;          /* octets that need not count while the peer is not there */
+	uint32_t absent;             /* nanoseconds spent in waiting for it */
 	uint64_t trimmed;            /* when memory of the ring was last given back */
 	uint32_t listed;             /* among those that have grown */
 	uint64_t full_since;         /* when somebody first waited for room */

@@ -158,7 +158,7 @@ void sock_abandoned(struct rec *r)
 {
 	_Atomic uint8_t *own = own_pins(r);
 
-	report_connection(r->home, r);
+	report_connection(r->home, r, -1);
 	if (r->arena && r->lane_pid == getpid())
 		stream_abandon(r);
 	atomic_store(&r->heir, -1); /* a number of theirs */

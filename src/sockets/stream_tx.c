@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/util.h"
@@ -26,7 +27,14 @@
 #define LOOK_NS (1 * NSEC_PER_MSEC)
 /* A call that must not block may still wait this long for the receiver to make room. */
 #define ROOM_NS 20000
-#define BELL_NS (2 * NSEC_PER_SEC)
+/* How long a sender waits, in naps, for a receiver because of whom it cannot turn into the ring. */
+#define TURN_WAIT  (20 * NSEC_PER_MSEC)
+#define TURN_LESS  NSEC_PER_MSEC /* one that must not block */
+#define TURN_NAP   20000
+#define TURN_TRIES 8
+/* With the turn go so many octets. */
+#define TURN_FIRST 1024
+#define BELL_NS    (2 * NSEC_PER_SEC)
 /* A sleep for room looks around this often. */
 #define ROOM_SLICE (10 * 1000 * 1000)
 /* A reader that takes nothing for so long may be waiting for the writer, who then gets the carrier: TCP has room for
@@ -279,22 +287,37 @@ void stream_look_for_end(struct rec *r, int fd)
 		atomic_fetch_or(&r->flags, REC_PEERGONE);
 }
 
-static bool not_inside(void *arg)
+static bool may_turn(void *arg)
 {
 	struct rec *r = arg;
 
-	return !(atomic_load_explicit(&r->tx.dir->word, memory_order_acquire) & LANE_INSIDE);
+	return (atomic_load_explicit(&r->tx.dir->word, memory_order_acquire) &
+		(LANE_ATTACHED | LANE_INSIDE)) == LANE_ATTACHED;
 }
 
-/* The receiver is taking octets off the carrier this very moment, which will not last: worth a short wait, or a
- * stream that fell onto the carrier would stay there. */
-static bool outwait_inside(struct rec *r, uint64_t word)
+/*
+ * The receiver is taking octets off the carrier this very moment; or it has the octets that make it look for the lane.
+ * That will not last unless another program got its processor: worth a wait, or the stream would stay on the carrier,
+ * which takes megabytes meanwhile.
+ */
+static bool outwait_receiver(struct rec *r, uint64_t word, bool block)
 {
+	const struct timespec nap = { .tv_nsec = TURN_NAP };
 	uint32_t peer = atomic_load_explicit(&r->tx.dir->rx_cpu, memory_order_relaxed);
 	uint32_t budget = min_u32(ROOM_NS, settings.spin_ns);
+	bool absent = !(word & LANE_ATTACHED);
+	uint64_t start = clock_now();
 
-	return (word & LANE_ATTACHED) && (word & LANE_INSIDE) &&
-	       wait_ladder(not_inside, r, peer, &budget, budget);
+	if (absent ? r->tx_before > 0 || r->absent >= TURN_WAIT : !(word & LANE_INSIDE))
+		return false;
+	if (wait_ladder(may_turn, r, peer, &budget, budget))
+		return true;
+	do
+		real(syscall)(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &nap, NULL);
+	while (!may_turn(r) && clock_now() - start < (block ? TURN_WAIT : TURN_LESS));
+	if (absent)
+		r->absent += (uint32_t)min_u64(clock_now() - start, TURN_WAIT);
+	return may_turn(r);
 }
 
 static bool carrier_has_room(int fd)
@@ -330,6 +353,8 @@ static ssize_t put_lane(struct rec *r, int fd, struct lane_iov *from, size_t n, 
 /* One step; 0: the ring is full. */
 static ssize_t put(struct rec *r, int fd, struct lane_iov *from, size_t want, int flags)
 {
+	bool block = !(flags & MSG_DONTWAIT) && !sock_flag(r, REC_NONBLOCK);
+
 	for (int tries = 0; tries < STREAM_TRIES; tries++) {
 		uint64_t word;
 		size_t step = min_size(want, LANE_STEP);
@@ -338,11 +363,15 @@ static ssize_t put(struct rec *r, int fd, struct lane_iov *from, size_t want, in
 
 		switch (lane_tx_look(&r->tx, step, &word, &room)) {
 		case LANE_CARRIER:
-			if (tries == 0 && !no_ring(r, fd, word) && outwait_inside(r, word))
+			if (tries < TURN_TRIES && !no_ring(r, fd, word) &&
+			    !(word & (LANE_GONE | LANE_RECALL)) && outwait_receiver(r, word, block))
 				break;
 			return put_carrier(r, fd, from, want, flags);
 		case LANE_LEAVE: n = -2; break;
 		case LANE_RING_OK:
+			/* The first ones soon: the receiver may look at the carrier again any moment. */
+			if (!lane_tx_in_ring(&r->tx))
+				step = min_size(step, TURN_FIRST);
 			n = put_lane(r, fd, from, min_size(room, step), word, false, flags);
 			break;
 		case LANE_BELL:

@@ -95,6 +95,7 @@ static void set_up(struct rec *r, int fd, uint64_t sent, uint64_t received)
 	r->nap = 0;
 	r->tx_kernel = 0;
 	r->tx_before = BYTES_ENOUGH;
+	r->absent = 0;
 	r->looked_at = 0;
 }
 
