@@ -350,6 +350,15 @@ static ssize_t put_lane(struct rec *r, int fd, struct lane_iov *from, size_t n, 
 	return put_ring(r, fd, from, n, word, bell, flags);
 }
 
+/* The carrier is to be used, and not only because the receiver is not there yet. */
+static bool is_barred(struct rec *r, int fd, uint64_t word)
+{
+	if (word & (LANE_GONE | LANE_RECALL))
+		return true;
+	return (word & LANE_ATTACHED) ? no_ring(r, fd, word)
+				      : sock_flag(r, NO_RING & ~REC_UNANSWERED);
+}
+
 /* One step; 0: the ring is full. */
 static ssize_t put(struct rec *r, int fd, struct lane_iov *from, size_t want, int flags)
 {
@@ -363,8 +372,8 @@ static ssize_t put(struct rec *r, int fd, struct lane_iov *from, size_t want, in
 
 		switch (lane_tx_look(&r->tx, step, &word, &room)) {
 		case LANE_CARRIER:
-			if (tries < TURN_TRIES && !no_ring(r, fd, word) &&
-			    !(word & (LANE_GONE | LANE_RECALL)) && outwait_receiver(r, word, block))
+			if (tries < TURN_TRIES && !is_barred(r, fd, word) &&
+			    outwait_receiver(r, word, block))
 				break;
 			return put_carrier(r, fd, from, want, flags);
 		case LANE_LEAVE: n = -2; break;
