@@ -37,9 +37,10 @@ struct arena_shared {
 	_Alignas(128) _Atomic uint32_t rung[2];
 	/* It holds the other's bell. */
 	_Atomic uint32_t holds[2];
-	/* For each end and lane: something was told. Many lanes share a line, so that a look at all of them is short. */
+	/* For each end and lane: counts what it was told. Many lanes share a line, so that a look at all of them is
+	 * short; and only the other end writes, so that any number of sets can look. */
 	struct {
-		_Alignas(128) _Atomic uint8_t lane[ARENA_LANES];
+		_Alignas(128) _Atomic uint32_t lane[ARENA_LANES];
 	} stir[2];
 	_Alignas(4096) struct lane_shared lane[ARENA_LANES];
 	_Alignas(4096) uint8_t ring[ARENA_LANES][2][LANE_RING];

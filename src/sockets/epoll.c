@@ -125,7 +125,9 @@ static void list_add(struct watch *list, uint32_t *n, struct epoll_set *s, struc
 	m->at = *n;
 	list[(*n)++] = (struct watch) { .stir = m->rec->rx_stir,
 					.rung = m->rec->rx_rung,
-					.member = (uint32_t)(m - s->member) };
+					.member = (uint32_t)(m - s->member),
+					.seen = atomic_load(m->rec->rx_stir),
+					.always = true };
 }
 
 static void list_remove(struct watch *list, uint32_t *n, struct epoll_set *s, struct member *m)
@@ -152,6 +154,7 @@ static void unarm(struct epoll_set *s, struct member *m)
 	}
 	if (m->held) {
 		m->held = false;
+		s->helds--;
 		set_dirty(s, m, true);
 	}
 }
@@ -163,7 +166,7 @@ void epoll_heat(struct epoll_set *s, struct member *m)
 		m->hot = true;
 		list_add(s->hot, &s->hots, s, m);
 	}
-	s->hot[m->at].always = m->fresh || (m->wish.events & (EPOLLOUT | EPOLLWRNORM));
+	s->hot[m->at].always = true;
 }
 
 void epoll_cool(struct epoll_set *s, struct member *m)
@@ -174,7 +177,7 @@ void epoll_cool(struct epoll_set *s, struct member *m)
 	list_remove(s->hot, &s->hots, s, m);
 }
 
-/* What is told from now on is seen by who asked for it, or stirs again. */
+/* What is told from now on is seen by the arming that follows, or stirs. */
 static void make_cold(struct epoll_set *s, struct member *m)
 {
 	if (m->cold)
@@ -182,12 +185,12 @@ static void make_cold(struct epoll_set *s, struct member *m)
 	epoll_cool(s, m);
 	m->cold = true;
 	list_add(s->cold, &s->colds, s, m);
-	atomic_store(m->rec->rx_stir, 0);
 }
 
 bool epoll_hold(struct epoll_set *s, struct member *m)
 {
 	make_cold(s, m);
+	s->helds += !m->held;
 	m->held = true;
 	set_dirty(s, m, true);
 	if (stream_ask_room(m->rec))
@@ -202,7 +205,6 @@ bool epoll_arm(struct epoll_set *s, struct member *m, const uint64_t *told)
 
 	make_cold(s, m);
 	if (!stream_arm(m->rec, told, belled)) {
-		atomic_store(m->rec->rx_stir, 1);
 		epoll_heat(s, m);
 		return false;
 	}
@@ -220,7 +222,7 @@ void epoll_answer(struct epoll_set *s)
 	/* Their stirring and then our being rung; our not being rung and then their stirring: one sees the other's. */
 	atomic_thread_fence(memory_order_seq_cst);
 	for (uint32_t i = s->colds; i-- > 0;)
-		if (atomic_load_explicit(s->cold[i].stir, memory_order_acquire))
+		if (atomic_load_explicit(s->cold[i].stir, memory_order_acquire) != s->cold[i].seen)
 			epoll_heat(s, &s->member[s->cold[i].member]);
 }
 
@@ -607,7 +609,7 @@ static void become_guest(struct epoll_set *s, int ep)
 	s->exact = true;
 	s->sleepers = 0;
 	s->bell_pid = 0; /* the one in there is the parent's */
-	s->colds = 0;
+	s->colds = s->helds = 0;
 	for (uint32_t i = 0; i < s->used; i++)
 		s->member[i].armed = s->member[i].cold = s->member[i].held = false;
 }

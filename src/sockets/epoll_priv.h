@@ -16,8 +16,7 @@ struct member {
 	uint32_t at;   /* place in the list of hot or of cold ones */
 	uint32_t call; /* number of the wait that last reported it */
 	uint32_t next_free;
-	uint64_t told;         /* lane_rx_seen() when it was last reported ... */
-	uint64_t looked;       /* ... or looked at */
+	uint64_t told;         /* lane_rx_seen() when it was last reported */
 	uint32_t told_refused; /* rec->tx_refused when writability was last reported */
 	bool laned;
 	bool hot;    /* in the list of lanes to look at */
@@ -36,10 +35,11 @@ struct member {
 
 /* A lane in one of the lists. What a look needs stands together, so that a thousand are soon looked at. */
 struct watch {
-	_Atomic uint8_t *stir;
+	_Atomic uint32_t *stir;
 	_Atomic uint32_t *rung;
 	uint32_t member;
-	bool always; /* there is more to look at than what came in */
+	uint32_t seen; /* *stir, before it was last looked at */
+	bool always;   /* look, whether it stirs or not */
 };
 
 struct epoll_set {
@@ -47,7 +47,7 @@ struct epoll_set {
 	struct member *member;
 	uint32_t *index; /* by descriptor: number of the member + 1 */
 	struct watch *hot, *cold;
-	uint32_t used, free, hots, colds, dirty;
+	uint32_t used, free, hots, colds, helds, dirty;
 	_Atomic uint32_t sleepers;
 	uint32_t refs; /* descriptors */
 	uint32_t call; /* counts waits */

@@ -109,21 +109,7 @@ static uint32_t edges(struct member *m, uint32_t ready)
 static bool is_quiet(const struct epoll_set *s, uint32_t i)
 {
 	return s->hots > FEW && !s->hot[i].always &&
-	       !atomic_load_explicit(s->hot[i].stir, memory_order_acquire);
-}
-
-/* Looked at, and nothing came in: quiet until it stirs again. */
-static void settle(struct epoll_set *s, struct member *m)
-{
-	struct watch *w = &s->hot[m->at];
-
-	w->always = m->wish.events & OUT;
-	if (s->hots <= FEW)
-		return;
-	atomic_store_explicit(w->stir, 0, memory_order_relaxed);
-	atomic_thread_fence(memory_order_seq_cst);
-	if (lane_rx_seen(&m->rec->rx) != m->looked)
-		atomic_store_explicit(w->stir, 1, memory_order_relaxed);
+	       atomic_load_explicit(s->hot[i].stir, memory_order_acquire) == s->hot[i].seen;
 }
 
 /* The kernel was asked for other events than the program wishes by now: ask for those. */
@@ -145,19 +131,21 @@ static void shoot(struct epoll_set *s, struct member *m)
 }
 
 /* Events of one lane, reported as the program asked for them. */
-static uint32_t report(struct epoll_set *s, struct member *m)
+static uint32_t report(struct epoll_set *s, struct watch *w)
 {
-	uint32_t ready;
+	struct member *m = &s->member[w->member];
+	uint32_t ready, stir;
 
 	if (m->gone || m->disarmed || m->call == s->call || !sock_has_lane(m->rec))
 		return 0;
-	m->looked = lane_rx_seen(&m->rec->rx);
+	stir = atomic_load_explicit(w->stir, memory_order_acquire);
 	ready = lane_events(s, m);
 	if (m->wish.events & EPOLLET)
 		ready = edges(m, ready);
 	m->fresh = false;
-	if (!(ready & IN))
-		settle(s, m);
+	/* What was told before it was looked at is looked at. Octets that stay, and room that goes, tell nothing. */
+	w->always = (ready & IN) || (m->wish.events & OUT);
+	w->seen = stir;
 	/* What the carrier has is not ours to see. */
 	if (ready && ((m->wish.events & EPOLLONESHOT) || stream_ask_kernel(m->rec)))
 		ready |= ask_again(m);
@@ -175,7 +163,7 @@ static int look_at_lanes(struct epoll_set *s, struct epoll_event *events, int n,
 	for (uint32_t i = 0; i < count && n < max; i++) {
 		uint32_t at = s->turn + i < count ? s->turn + i : (s->turn + i) % count;
 		struct member *m = &s->member[s->hot[at].member];
-		uint32_t ready = is_quiet(s, at) ? 0 : report(s, m);
+		uint32_t ready = is_quiet(s, at) ? 0 : report(s, &s->hot[at]);
 
 		if (ready) {
 			events[n].events = ready;
@@ -441,6 +429,8 @@ static int sleep_in_kernel(struct epoll_set *s, int ep, struct epoll_event *even
 	if (!arm_all(s, &most))
 		return 0;
 	epoll_answer(s);
+	if (s->helds > 0)
+		most = min_i64(most, look_around(s));
 	if (s->hots > 0)
 		return 0;
 	epoll_reconcile(s, ep);

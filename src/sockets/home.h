@@ -104,7 +104,7 @@ struct rec {
 	uint32_t side; /* 0: made it, 1: attached to it */
 	uint32_t lane; /* number within the arena */
 	void *arena;
-	_Atomic uint8_t *rx_stir, *tx_stir; /* in the arena: ours, and the peer's */
+	_Atomic uint32_t *rx_stir, *tx_stir; /* in the arena: ours, and the peer's */
 	_Atomic uint32_t *rx_rung, *tx_rung;
 	_Atomic uint32_t *tx_holds; /* the peer can ring us */
 	uint32_t bell_asked;

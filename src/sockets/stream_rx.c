@@ -78,7 +78,7 @@ static void make_room(struct rec *r, size_t taken, size_t limit)
 	if (how & LANE_ROOM_FUTEX)
 		real(syscall)(SYS_futex, &r->rx.dir->head, FUTEX_WAKE, 1, NULL, NULL, 0);
 	if ((how & LANE_ROOM_BELL) && arena_bell(r->arena) >= 0) {
-		atomic_store(r->tx_stir, 1);
+		atomic_fetch_add(r->tx_stir, 1);
 		if (!atomic_exchange(r->tx_rung, 1))
 			bell_ring(arena_bell(r->arena));
 	}
@@ -230,7 +230,7 @@ static enum end foreign(struct rec *r, int fd, struct lane_iov *to, size_t want,
 static void keep_error(struct rec *r, int error)
 {
 	atomic_store(&r->pending_error, error);
-	atomic_store(r->rx_stir, 1);
+	atomic_fetch_add(r->rx_stir, 1);
 }
 
 /* A part of a round. */

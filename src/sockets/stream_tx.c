@@ -142,9 +142,7 @@ static int ring_bell(struct rec *r, int fd, uint8_t octet, int flags)
 /* Something was published: whoever looks, naps or waits for its bell must know. */
 static void tell(struct rec *r)
 {
-	/* Mostly set already, and then not written: the line stays with both. */
-	if (!atomic_load(r->tx_stir))
-		atomic_store_explicit(r->tx_stir, 1, memory_order_release);
+	atomic_fetch_add(r->tx_stir, 1);
 	if (r->tx.wake)
 		nap_end(r->tx.dir);
 	/* Once per sleep of the process, not per lane. */

@@ -89,7 +89,6 @@ static void set_up(struct rec *r, int fd, uint64_t sent, uint64_t received)
 	r->rx_rung = &m->rung[r->side];
 	r->tx_rung = &m->rung[1 - r->side];
 	r->tx_holds = &m->holds[1 - r->side];
-	atomic_store(r->rx_stir, 1); /* look at it once */
 	r->bell_pid = bell_own() >= 0 ? getpid() : 0;
 	r->bell_asked = 0;
 	r->nap = 0;
