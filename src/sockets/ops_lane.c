@@ -18,8 +18,8 @@
 #endif
 
 /* When the peer did not come, it is looked for again after this much, then 16 times as much ... */
-#define BYTES_AGAIN (1u << 20)
-#define BYTES_LAST  (256u << 20)
+#define BYTES_AGAIN (256u << 10)
+#define BYTES_LAST  (64u << 20)
 
 static _Atomic int number = -1;
 

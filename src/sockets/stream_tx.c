@@ -39,9 +39,9 @@
 #define ROOM_SLICE (10 * 1000 * 1000)
 /* A reader that takes nothing for so long may be waiting for the writer, who then gets the carrier: TCP has room for
  * more than a ring. */
-#define ROOM_PATIENCE NSEC_PER_SEC
+#define ROOM_PATIENCE (2 * NSEC_PER_SEC)
 /* ... the more so if it has no room itself. */
-#define ROOM_DEADLOCK (50 * NSEC_PER_MSEC)
+#define ROOM_DEADLOCK (200 * NSEC_PER_MSEC)
 /* A sleep in poll() that the reader's making room ends; it delays all else that the program polls for. */
 #define ROOM_NAP NSEC_PER_MSEC
 /* Behind that it looks around this often, the less often the longer it has waited. */
