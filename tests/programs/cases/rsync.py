@@ -68,7 +68,7 @@ def make_tree(scene, name):
 
 
 def total(scene, name):
-    return sum(os.path.getsize(os.path.join(folder, file))
+    return sum(os.lstat(os.path.join(folder, file)).st_size
                for folder, _, files in os.walk(scene.path(name)) for file in files)
 
 
