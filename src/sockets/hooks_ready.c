@@ -31,6 +31,7 @@ struct round {
 	struct rec *lane[LANES_MOST];
 	nfds_t at[LANES_MOST];
 	size_t lanes;
+	size_t listeners;
 	bool many; /* more lanes than fit: no spinning, all others as usual */
 };
 
@@ -47,13 +48,14 @@ static int lane_revents(struct rec *r, short events)
 
 static void find_lanes(struct round *w)
 {
-	w->lanes = 0;
+	w->lanes = w->listeners = 0;
 	w->many = false;
 	for (nfds_t i = 0; i < w->n; i++) {
 		struct rec *r = w->fds[i].fd >= 0 ? sock_live(w->fds[i].fd) : NULL;
 
 		if (w->fds[i].fd >= 0)
 			epoll_passing(w->fds[i].fd);
+		w->listeners += r && sock_flag(r, REC_LISTEN);
 		if (!r || !sock_has_lane(r))
 			continue;
 		if (w->lanes == LANES_MOST) {
@@ -247,10 +249,10 @@ static struct rec *find_full(struct round *w)
 	return NULL;
 }
 
-/* Nothing but lanes, and nothing of theirs that only the kernel knows. */
+/* Nothing but lanes, and nothing of theirs that only the kernel knows. A new connection can always be a little late. */
 static bool lanes_alone(const struct round *w)
 {
-	if (w->n != w->lanes)
+	if (w->n != w->lanes + w->listeners)
 		return false;
 	for (size_t i = 0; i < w->lanes; i++)
 		if (stream_ask_kernel(w->lane[i]))

@@ -268,6 +268,8 @@ static void grow_up(struct rec *r, int fd, bool turned)
 	static _Thread_local bool inside THREAD_LOCAL_FAST;
 	int saved = errno;
 
+	if (atomic_load_explicit(&r->state, memory_order_relaxed) == REC_YOUNG && !is_old_enough(r))
+		return;
 	if (inside || settings.sealed)
 		return; /* in a signal handler; or every system call could be the last */
 	if (atomic_exchange(&r->growing, 1))
@@ -275,7 +277,7 @@ static void grow_up(struct rec *r, int fd, bool turned)
 	inside = true;
 	switch (atomic_load(&r->state)) {
 	case REC_YOUNG:
-		if (is_old_enough(r) && sock_identify(r, fd))
+		if (sock_identify(r, fd))
 			decide(r, fd);
 		break;
 	case REC_POSTED: decide_posted(r, fd, turned); break;
