@@ -38,7 +38,7 @@ struct arena_shared {
 	/* It holds the other's bell. */
 	_Atomic uint32_t holds[2];
 	/* For each end and lane: counts what it was told. Many lanes share a line, so that a look at all of them is
-	 * short; and only the other end writes, so that any number of sets can look. */
+	 * short; nobody takes anything away, so that any number of sets can look. */
 	struct {
 		_Alignas(128) _Atomic uint32_t lane[ARENA_LANES];
 	} stir[2];

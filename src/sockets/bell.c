@@ -14,7 +14,6 @@ const char bell_mark;
 static struct {
 	uint64_t mailbox;
 	uint32_t users;
-	int fd;
 } peers[BELL_PEERS];
 static struct rec_lock lock;
 
@@ -69,7 +68,6 @@ int bell_take(uint64_t mailbox, int fd)
 	if (fd < 0) {
 		found = -1;
 	} else {
-		peers[found].fd = fd;
 		peers[found].mailbox = mailbox;
 		peers[found].users = 1;
 	}
@@ -87,13 +85,16 @@ void bell_give(int bell)
 	rec_lock_give(&lock);
 }
 
-void bell_ring(int bell)
+bool bell_ring(int bell)
 {
 	const uint64_t one = 1;
 	int saved = errno;
+	int fd = process_kept(OUR_PEERS + bell);
 
-	if (real(write)(peers[bell].fd, &one, sizeof(one)) < 0)
-		errno = saved; /* so many rings that none is lost by this */
+	/* An error means so many rings that none is lost by this one. */
+	if (fd >= 0 && real(write)(fd, &one, sizeof(one)) < 0)
+		errno = saved;
+	return fd >= 0;
 }
 
 void bell_forked(void)

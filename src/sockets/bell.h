@@ -26,7 +26,8 @@ int bell_own(void);
 int bell_take(uint64_t mailbox, int fd);
 /* One user of it less. */
 void bell_give(int bell);
-void bell_ring(int bell);
+/* False: the program has closed it, past its C library. */
+bool bell_ring(int bell);
 /* In the child of a fork: these were the parent's. */
 void bell_forked(void);
 

@@ -6,7 +6,7 @@
  * change them several times for each request.
  *
  * A member is hot while its lane is looked at here, and cold when its peer has been told to ring (LANE_WAITING):
- * then the kernel reports it, and it costs nothing.
+ * then our bell or the kernel reports it, and it costs next to nothing.
  */
 #ifndef FLUE_SOCKETS_EPOLL_H
 #define FLUE_SOCKETS_EPOLL_H

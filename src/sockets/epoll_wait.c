@@ -210,6 +210,15 @@ static struct member *by_data(struct epoll_set *s, uint64_t data)
 	return NULL;
 }
 
+/* The carrier is writable. For a full ring that is the last resort. */
+static void judge_room(struct member *m, struct epoll_event *event)
+{
+	if (m->laned && stream_wants_room(m->rec))
+		event->events &= ~(uint32_t)OUT;
+	else
+		stream_told_writable(m->rec);
+}
+
 /* An event from the kernel: whose is it, and does the program still want it? */
 static bool filter(struct epoll_set *s, struct epoll_event *event)
 {
@@ -232,11 +241,8 @@ static bool filter(struct epoll_set *s, struct epoll_event *event)
 		event->events = ask_again(m);
 		event->data = m->wish.data;
 	}
-	/* For a full ring there is room on the carrier; but that is the last resort. */
-	if ((event->events & OUT) && m->laned && stream_wants_room(m->rec))
-		event->events &= ~(uint32_t)OUT;
 	if (event->events & OUT)
-		stream_told_writable(m->rec);
+		judge_room(m, event);
 	if (m->laned && sock_has_lane(m->rec))
 		add_lane(s, m, event);
 	if (event->events)
@@ -294,27 +300,29 @@ static int from_kernel(struct epoll_set *s, int ep, struct epoll_event *events, 
 	return n < 0 ? n : kept;
 }
 
+/* Is there anything to report? In a hurry: the report itself looks closely. */
+static bool is_ready(const struct member *m)
+{
+	bool edge = m->wish.events & EPOLLET;
+	uint64_t word;
+
+	if (m->gone || m->disarmed || !sock_has_lane(m->rec))
+		return false;
+	word = atomic_load_explicit(&m->rec->rx.dir->word, memory_order_acquire);
+	if ((m->wish.events & IN) && (uint32_t)word != m->rec->rx.head &&
+	    (!edge || m->fresh || (word & LANE_PLACE) != m->told))
+		return true;
+	return (m->wish.events & OUT) && (!edge || !m->told_out || was_refused(m)) &&
+	       stream_writable(m->rec);
+}
+
 static bool any_ready(void *arg)
 {
 	struct epoll_set *s = arg;
 
-	for (uint32_t i = 0; i < s->hots; i++) {
-		struct member *m = &s->member[s->hot[i].member];
-		uint64_t word;
-
-		if (is_quiet(s, i))
-			continue;
-		if (m->gone || m->disarmed || !sock_has_lane(m->rec))
-			continue;
-		word = atomic_load_explicit(&m->rec->rx.dir->word, memory_order_acquire);
-		if ((m->wish.events & IN) && (uint32_t)word != m->rec->rx.head &&
-		    (!(m->wish.events & EPOLLET) || m->fresh || (word & LANE_PLACE) != m->told))
+	for (uint32_t i = 0; i < s->hots; i++)
+		if (!is_quiet(s, i) && is_ready(&s->member[s->hot[i].member]))
 			return true;
-		if ((m->wish.events & OUT) &&
-		    (!(m->wish.events & EPOLLET) || !m->told_out || was_refused(m)) &&
-		    stream_writable(m->rec))
-			return true;
-	}
 	return false;
 }
 
@@ -336,21 +344,28 @@ static uint32_t peers_cpu(struct epoll_set *s)
 	return other;
 }
 
+/* Can we sleep as far as its room is concerned? */
+static bool arm_for_room(struct epoll_set *s, struct member *m)
+{
+	if (!(m->wish.events & OUT))
+		return true;
+	if (stream_wants_room(m->rec))
+		return epoll_hold(s, m);
+	/* No edge will come of a carrier that has had room all the time. One that is full gives one. */
+	s->no_room = (m->wish.events & EPOLLET) && was_refused(m) && (ask_again(m) & OUT);
+	return !s->no_room;
+}
+
 /* Can we sleep as far as this member is concerned? Its peer then rings. */
 static bool arm_one(struct epoll_set *s, struct member *m)
 {
 	bool edge = m->wish.events & EPOLLET;
-	bool out = !m->gone && !m->disarmed && (m->wish.events & OUT);
 
-	if (out && stream_wants_room(m->rec)) {
-		if (!epoll_hold(s, m))
-			return false;
-	} else if (edge && out && was_refused(m) && (ask_again(m) & OUT)) {
-		/* No edge will come of a carrier that has had room all the time. One that is full gives one. */
-		s->no_room = true;
+	if (m->gone || m->disarmed)
+		return true;
+	if (!arm_for_room(s, m))
 		return false;
-	}
-	if (m->gone || m->disarmed || !(m->wish.events & IN))
+	if (!(m->wish.events & IN))
 		return true;
 	if (edge && m->fresh && stream_readable(m->rec))
 		return false;

@@ -208,28 +208,37 @@ static int held_option(struct rec *r, int fd, int name, const void *value, sockl
 	return 0;
 }
 
-HOOK int setsockopt(int fd, int level, int name, const void *value, socklen_t size)
+/* An option of a socket that the switch has a say in. */
+static int switched_option(struct rec *r, int fd, int level, int name, const void *value,
+			   socklen_t size)
 {
-	struct rec *r = sock_live(fd);
-	bool can = !r || ops_lane_can(level, name);
+	bool can = ops_lane_can(level, name);
 	int result;
 
-	if (r && level == SOL_SOCKET && (name == SO_RCVTIMEO || name == RCVTIMEO_NEW))
+	if (level == SOL_SOCKET && (name == SO_RCVTIMEO || name == RCVTIMEO_NEW))
 		atomic_fetch_or(&r->flags, REC_TIMED);
-	if (r && level == IPPROTO_TCP && (name == TCP_NODELAY || name == TCP_CORK) &&
-	    sock_has_lane(r))
-		return held_option(r, fd, name, value, size);
 	/* A lane must be left before the kernel acts on what only it can do. */
 	if (!can && r->ops.bound >= 0)
 		sock_pin(r, fd, WHY_OPTION);
 	result = real(setsockopt)(fd, level, name, value, size);
-	if (!r || result != 0)
+	if (result != 0)
 		return result;
 	/* The native socket has taken it; now the protocols. */
 	ops_option(&r->ops, level, name, value, size);
 	if (!can || r->ops.bound == OPS_NATIVE)
 		sock_pin(r, fd, WHY_OPTION);
 	return result;
+}
+
+HOOK int setsockopt(int fd, int level, int name, const void *value, socklen_t size)
+{
+	struct rec *r = sock_live(fd);
+
+	if (!r)
+		return real(setsockopt)(fd, level, name, value, size);
+	if (level == IPPROTO_TCP && (name == TCP_NODELAY || name == TCP_CORK) && sock_has_lane(r))
+		return held_option(r, fd, name, value, size);
+	return switched_option(r, fd, level, name, value, size);
 }
 
 HOOK int getsockopt(int fd, int level, int name, void *restrict value, socklen_t *restrict size)
@@ -274,8 +283,10 @@ static void replacing(int from, int to)
 {
 	int saved = errno;
 
-	if (from != to && real(fcntl)(from, F_GETFD) >= 0 && to >= 0)
+	if (from != to && real(fcntl)(from, F_GETFD) >= 0 && to >= 0) {
+		process_make_way(to);
 		closing(to);
+	}
 	errno = saved;
 }
 

@@ -308,8 +308,8 @@ static bool can_nap(struct round *w, const struct kernel_poll *k)
 	if (w->n != w->lanes || w->lanes > NAP_LANES || k->mask)
 		return false;
 	for (size_t i = 0; i < w->lanes; i++)
-		if ((w->fds[i].events & (IN | OUT)) == 0 || (w->fds[i].events & ~IN) ||
-		    !lane_rx_in_ring(&w->lane[i]->rx))
+		if ((w->fds[i].events & (IN | OUT)) == 0 ||
+		    (w->fds[i].events & ~(IN | POLLRDBAND)) || !lane_rx_in_ring(&w->lane[i]->rx))
 			return false;
 	return nap_pays(&w->lane[0]->nap);
 }

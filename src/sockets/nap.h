@@ -14,10 +14,8 @@
 
 #include "sockets/home.h"
 
-/* The longest nap of a call that waits for one connection and nothing else ... */
+/* The longest nap: more than a tick of the kernel, or a timer would have to be set for each. */
 #define NAP_NS 20000000
-/* ... and of one that waits for other descriptors as well. */
-#define NAP_BESIDE_NS 100000
 /* So many lanes can be napped on at a time. */
 #define NAP_LANES 32
 

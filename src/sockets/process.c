@@ -219,6 +219,18 @@ bool process_owns(int fd)
 	return false;
 }
 
+void process_make_way(int fd)
+{
+	for (int i = 0; i < OUR_FDS; i++) {
+		int other;
+
+		if (kept[i].fd != fd + 1 || process_kept(i) < 0)
+			continue;
+		other = real(fcntl)(fd, F_DUPFD_CLOEXEC, fd + 1);
+		kept[i].fd = other >= 0 ? other + 1 : 0;
+	}
+}
+
 int process_lowest_from(int first)
 {
 	int found = -1;

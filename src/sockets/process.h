@@ -57,6 +57,8 @@ int process_keep(enum process_fd which, int fd);
 int process_kept(enum process_fd which);
 void process_drop(enum process_fd which);
 bool process_owns(int fd);
+/* The program wants this number for something else. */
+void process_make_way(int fd);
 /* The lowest of ours that is not below `first`, or -1. */
 int process_lowest_from(int first);
 /* Totals and reasons, at the end; once. */

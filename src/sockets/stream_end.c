@@ -39,6 +39,18 @@ void stream_break(struct rec *r, int fd)
 	real(shutdown)(fd, SHUT_RDWR);
 }
 
+static void note_shutdown(struct rec *r, int how)
+{
+	static const uint32_t flags[] = { [SHUT_RD] = REC_SHUT_RD,
+					  [SHUT_WR] = REC_SHUT_WR,
+					  [SHUT_RDWR] = REC_SHUT_RD | REC_SHUT_WR };
+
+	atomic_fetch_or(&r->flags, flags[how]);
+	/* What comes now is answered with a reset, by the kernel. */
+	if (sock_flag(r, REC_SHUT_RD) && sock_flag(r, REC_SHUT_WR) && sock_has_lane(r))
+		atomic_fetch_or(&r->rx.dir->word, LANE_GONE);
+}
+
 int stream_shutdown(struct rec *r, int fd, int how)
 {
 	bool lane = how != SHUT_RD && sock_has_lane(r);
@@ -57,13 +69,8 @@ int stream_shutdown(struct rec *r, int fd, int how)
 	saved = errno;
 	if (lane && sock_has_lane(r) && lane_tx_rouse(&r->tx))
 		nap_end(r->tx.dir);
-	if (result == 0 && how != SHUT_WR)
-		atomic_fetch_or(&r->flags, REC_SHUT_RD);
-	if (result == 0 && how != SHUT_RD)
-		atomic_fetch_or(&r->flags, REC_SHUT_WR);
-	/* What comes now is answered with a reset, by the kernel. */
-	if (sock_flag(r, REC_SHUT_RD) && sock_flag(r, REC_SHUT_WR) && sock_has_lane(r))
-		atomic_fetch_or(&r->rx.dir->word, LANE_GONE);
+	if (result == 0)
+		note_shutdown(r, how);
 	if (lock)
 		rec_lock_give(&r->tx_lock);
 	errno = saved;

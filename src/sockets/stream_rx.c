@@ -282,6 +282,12 @@ static void unsleep(struct rec **r)
 	stream_wake(*r);
 }
 
+static struct rec *keep(struct rec *r)
+{
+	sock_keep(r);
+	return r;
+}
+
 static void let_go(struct rec **r)
 {
 	if (*r)
@@ -376,11 +382,16 @@ static ssize_t finish(struct rec *r, size_t got, enum end end)
 	return -1;
 }
 
+/* What an earlier call left for this one: 0, or -1 and errno. */
 static int pending_error(struct rec *r)
 {
-	if (atomic_load_explicit(&r->pending_error, memory_order_relaxed) == 0)
-		return 0;
-	return atomic_exchange(&r->pending_error, 0);
+	int error = 0;
+
+	if (atomic_load_explicit(&r->pending_error, memory_order_relaxed) != 0)
+		error = atomic_exchange(&r->pending_error, 0);
+	if (error)
+		errno = error;
+	return error ? -1 : 0;
 }
 
 /* Every sleeper of this socket is woken by our bell. */
@@ -470,28 +481,23 @@ static ssize_t receive(struct rec *r, int fd, struct lane_iov to, size_t want, i
 	struct rec *kept __attribute__((cleanup(let_go))) = NULL;
 	enum end end = END_EMPTY;
 	size_t got = 0;
-	int error = pending_error(r);
 
-	if (error) {
-		errno = error;
+	if (pending_error(r) != 0)
 		return -1;
-	}
-	for (bool first = true;; first = false) {
+	for (;;) {
 		if (peeks) { /* from the beginning each time */
 			got = 0;
 			to = start;
 		}
-		if (!locked_round(r, fd, &to, want, flags, !block || !first, &got, &end))
+		if (!locked_round(r, fd, &to, want, flags, !block || kept, &got, &end))
 			return got ? (ssize_t)got : STREAM_AGAIN;
-		if (end == END_ERROR && kept && has_heir(r, &fd))
+		if (end == END_ERROR && has_heir(r, &fd))
 			continue;
 		see_to_sleepers(r, fd, flags);
 		if (!block || is_done(end, got, want, all))
 			return finish(r, got, end);
-		if (!kept) {
-			sock_keep(r);
-			kept = r;
-		}
+		if (!kept)
+			kept = keep(r);
 		if (await(r, fd, end, got > 0 && !peeks) != 0 && !has_heir(r, &fd))
 			return finish(r, got, END_ERROR);
 		fd = stream_fd(r, fd);

@@ -147,7 +147,7 @@ static void tell(struct rec *r)
 		nap_end(r->tx.dir);
 	/* Once per sleep of the process, not per lane. */
 	if (r->tx.belled && !atomic_exchange(r->tx_rung, 1))
-		bell_ring(arena_bell(r->arena));
+		r->tx.can_ring = bell_ring(arena_bell(r->arena));
 }
 
 /* The receiver waits for its bell. Do we have it by now? */
@@ -480,8 +480,8 @@ static void note_refusal(struct rec *r)
 }
 
 /*
- * The ring is full: wait a little for room. Then a call that may block sleeps; one that may not goes over to the
- * carrier, where the kernel says when there is room again.
+ * The ring is full: wait a little for room. Then a call that may block sleeps; one that may not is refused, and gets
+ * the carrier when the reader does not seem to read at all.
  */
 static int overflow(struct rec *r, int fd, bool block)
 {
