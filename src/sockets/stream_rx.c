@@ -471,10 +471,19 @@ static bool has_heir(const struct rec *r, int *fd)
 	return true;
 }
 
+/* Something may have come, perhaps by another number. False: errno says why not. */
+static bool outwait(struct rec *r, int *fd, enum end end, bool some)
+{
+	if (await(r, *fd, end, some) != 0 && !has_heir(r, fd))
+		return false;
+	*fd = stream_fd(r, *fd);
+	return true;
+}
+
 static ssize_t receive(struct rec *r, int fd, struct lane_iov to, size_t want, int flags)
 {
 	bool block = !(flags & MSG_DONTWAIT) && !sock_flag(r, REC_NONBLOCK);
-	bool all = (flags & MSG_WAITALL) && block;
+	bool all = flags & MSG_WAITALL; /* if it may block */
 	bool peeks = flags & MSG_PEEK;
 	const struct lane_iov start = to;
 	/* From the first sleep on: another thread may close the socket meanwhile. */
@@ -498,9 +507,8 @@ static ssize_t receive(struct rec *r, int fd, struct lane_iov to, size_t want, i
 			return finish(r, got, end);
 		if (!kept)
 			kept = keep(r);
-		if (await(r, fd, end, got > 0 && !peeks) != 0 && !has_heir(r, &fd))
+		if (!outwait(r, &fd, end, got > 0 && !peeks))
 			return finish(r, got, END_ERROR);
-		fd = stream_fd(r, fd);
 	}
 }
 
