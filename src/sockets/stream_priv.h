@@ -25,6 +25,15 @@ bool stream_is_down(struct rec *r, int fd);
 /* May the ring be used at last? For the maker of a lane, once the peer has attached; with the lock of sending. */
 bool stream_is_answered(struct rec *r, int fd);
 
+/* What keeps a sender off the ring, whatever the receiver does. */
+#define STREAM_NO_RING (REC_PEERGONE | REC_SHUT_WR | REC_PINNED | REC_UNANSWERED)
+/* A call that must not block may still wait this long for the receiver to make room. */
+#define STREAM_ROOM_NS 20000
+/* The ring is full: 0: look again; -1 and errno: not for this call. With the lock of sending. */
+int stream_overflow(struct rec *r, int fd, bool block);
+/* The program must wait, perhaps for an edge: only we know when there is room. */
+void stream_note_refusal(struct rec *r);
+
 /* Its ring has grown. */
 void stream_note_large(struct rec *r);
 /* It is going to be closed. */

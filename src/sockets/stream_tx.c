@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Sending on a connection that has a lane. */
 #include <errno.h>
-#include <linux/futex.h>
 #include <poll.h>
 #include <sched.h>
 #include <string.h>
@@ -23,10 +22,6 @@
 
 /* So much goes over the carrier before the ring is tried again. */
 #define OVERFLOW (64u << 10)
-/* A sender that never receives asks the kernel this often whether the peer is still there. */
-#define LOOK_NS (1 * NSEC_PER_MSEC)
-/* A call that must not block may still wait this long for the receiver to make room. */
-#define ROOM_NS 20000
 /* How long a sender waits, in naps, for a receiver because of whom it cannot turn into the ring. */
 #define TURN_WAIT  (20 * NSEC_PER_MSEC)
 #define TURN_LESS  NSEC_PER_MSEC /* one that must not block */
@@ -35,21 +30,6 @@
 /* With the turn go so many octets. */
 #define TURN_FIRST 1024
 #define BELL_NS    (2 * NSEC_PER_SEC)
-/* A sleep for room looks around this often. */
-#define ROOM_SLICE (10 * 1000 * 1000)
-/* A reader that takes nothing for so long may be waiting for the writer, who then gets the carrier: TCP has room for
- * more than a ring. */
-#define ROOM_PATIENCE (2 * NSEC_PER_SEC)
-/* ... the more so if it has no room itself. */
-#define ROOM_DEADLOCK (200 * NSEC_PER_MSEC)
-/* A sleep in poll() that the reader's making room ends; it delays all else that the program polls for. */
-#define ROOM_NAP NSEC_PER_MSEC
-/* Behind that it looks around this often, the less often the longer it has waited. */
-#define ROOM_GLANCE_LEAST (50 * 1000)
-#define ROOM_GLANCE_MOST  (20 * NSEC_PER_MSEC)
-#define NO_RING           (REC_PEERGONE | REC_SHUT_WR | REC_PINNED | REC_UNANSWERED)
-
-_Atomic uint32_t stream_refusals;
 
 size_t stream_cut(const struct lane_iov *list, size_t n, struct iovec out[STREAM_IOV])
 {
@@ -261,30 +241,6 @@ bool stream_leave(struct rec *r, int fd)
 	return !lane_tx_in_ring(&r->tx);
 }
 
-static bool has_room(void *arg)
-{
-	struct rec *r = arg;
-	uint32_t head = atomic_load_explicit(&r->tx.dir->head, memory_order_acquire);
-	uint64_t word = atomic_load_explicit(&r->tx.dir->word, memory_order_relaxed);
-
-	return r->tx.tail - head <= LANE_RING / 2 || (word & (LANE_GONE | LANE_RECALL)) ||
-	       lane_tx_needs_octet(&r->tx, word);
-}
-
-void stream_look_for_end(struct rec *r, int fd)
-{
-	uint64_t now = clock_coarse();
-	struct pollfd p = { .fd = fd, .events = POLLRDHUP };
-
-	if (now - r->looked_at < LOOK_NS)
-		return;
-	r->looked_at = now;
-	if (real(poll)(&p, 1, 0) <= 0)
-		return;
-	if ((p.revents & (POLLERR | POLLHUP)) || !(atomic_load(&r->rx.dir->word) & LANE_FIN))
-		atomic_fetch_or(&r->flags, REC_PEERGONE);
-}
-
 static bool may_turn(void *arg)
 {
 	struct rec *r = arg;
@@ -302,7 +258,7 @@ static bool outwait_receiver(struct rec *r, uint64_t word, bool block)
 {
 	const struct timespec nap = { .tv_nsec = TURN_NAP };
 	uint32_t peer = atomic_load_explicit(&r->tx.dir->rx_cpu, memory_order_relaxed);
-	uint32_t budget = min_u32(ROOM_NS, settings.spin_ns);
+	uint32_t budget = min_u32(STREAM_ROOM_NS, settings.spin_ns);
 	bool absent = !(word & LANE_ATTACHED);
 	uint64_t start = clock_now();
 
@@ -328,11 +284,11 @@ static bool carrier_has_room(int fd)
 /* Nothing of ours may go into the ring; at first because the peer's HelloAck was not looked at yet. */
 static bool no_ring(struct rec *r, int fd, uint64_t word)
 {
-	uint32_t flags = sock_flag(r, NO_RING);
+	uint32_t flags = sock_flag(r, STREAM_NO_RING);
 
 	if (!(flags & REC_UNANSWERED) || !(word & LANE_ATTACHED))
 		return flags != 0;
-	return !stream_is_answered(r, fd) || sock_flag(r, NO_RING);
+	return !stream_is_answered(r, fd) || sock_flag(r, STREAM_NO_RING);
 }
 
 /* Into the ring, with a bell if the receiver sleeps. 0: look again; -2: the carrier must do it. */
@@ -354,7 +310,7 @@ static bool is_barred(struct rec *r, int fd, uint64_t word)
 	if (word & (LANE_GONE | LANE_RECALL))
 		return true;
 	return (word & LANE_ATTACHED) ? no_ring(r, fd, word)
-				      : sock_flag(r, NO_RING & ~REC_UNANSWERED);
+				      : sock_flag(r, STREAM_NO_RING & ~REC_UNANSWERED);
 }
 
 /* One step; 0: the ring is full. */
@@ -387,7 +343,7 @@ static ssize_t put(struct rec *r, int fd, struct lane_iov *from, size_t want, in
 			n = put_lane(r, fd, from, min_size(room + 1, step), word, true, flags);
 			break;
 		case LANE_FULL:
-			if (!sock_flag(r, NO_RING))
+			if (!sock_flag(r, STREAM_NO_RING))
 				return 0;
 			n = -2;
 			break;
@@ -410,107 +366,6 @@ broken:
 	return -1;
 }
 
-static bool leaves_anyway(struct rec *r)
-{
-	uint64_t word = atomic_load(&r->tx.dir->word);
-
-	return sock_flag(r, NO_RING) || (word & (LANE_GONE | LANE_RECALL)) ||
-	       lane_tx_needs_octet(&r->tx, word);
-}
-
-/* Is it worth waiting for the reader any longer? */
-static bool reader_moves(struct rec *r)
-{
-	uint32_t head = atomic_load_explicit(&r->tx.dir->head, memory_order_relaxed);
-	uint64_t most = lane_rx_held(&r->rx) > LANE_RING / 2 ? ROOM_DEADLOCK : ROOM_PATIENCE;
-	uint64_t now = clock_now();
-
-	if (r->full_since == 0)
-		r->full_since = now;
-	if (r->moved_at < r->full_since || r->moved_head != head) {
-		r->moved_at = now;
-		r->moved_head = head;
-	}
-	return now - r->moved_at < most;
-}
-
-/*
- * Sleep until the receiver has made room, in slices: only the carrier knows whether it is still
- * there; or until it does not seem to make any. 0, or -1 and errno as send() would say it.
- */
-static int sleep_for_room(struct rec *r, int fd)
-{
-	struct timeval limit = { 0 };
-	socklen_t size = sizeof(limit);
-	uint64_t start = clock_now();
-	uint64_t most;
-
-	real(getsockopt)(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, &size);
-	most = (uint64_t)limit.tv_sec * NSEC_PER_SEC + (uint64_t)limit.tv_usec * 1000;
-	r->full_since = 0;
-	while (!has_room(r) && !leaves_anyway(r)) {
-		const struct timespec slice = { .tv_nsec = ROOM_SLICE };
-		uint32_t head = atomic_load(&r->tx.dir->head);
-
-		atomic_fetch_or(&r->tx.dir->tx_sleeps, LANE_ROOM_FUTEX);
-		if (has_room(r))
-			break;
-		if (real(syscall)(SYS_futex, &r->tx.dir->head, FUTEX_WAIT, head, &slice, NULL, 0) !=
-			    0 &&
-		    errno == EINTR && (most > 0 || nap_signals() != NAP_RESTARTS))
-			return -1;
-		pthread_testcancel();
-		r->looked_at = 0;
-		stream_look_for_end(r, fd);
-		if (most > 0 && clock_now() - start > most) {
-			errno = EAGAIN;
-			return -1;
-		}
-		if (!reader_moves(r))
-			break;
-	}
-	return 0;
-}
-
-/* The program must wait, perhaps for an edge: only we know when there is room. */
-static void note_refusal(struct rec *r)
-{
-	atomic_fetch_add_explicit(&r->tx_refused, 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(&stream_refusals, 1, memory_order_relaxed);
-}
-
-/*
- * The ring is full: wait a little for room. Then a call that may block sleeps; one that may not is refused, and gets
- * the carrier when the reader does not seem to read at all.
- */
-static int overflow(struct rec *r, int fd, bool block)
-{
-	uint32_t most = block ? settings.spin_ns : min_u32(ROOM_NS, settings.spin_ns);
-	uint32_t peer = atomic_load_explicit(&r->tx.dir->rx_cpu, memory_order_relaxed);
-	uint32_t budget = most;
-
-	if (wait_ladder(has_room, r, peer, &budget, most))
-		return 0;
-	if (block) {
-		if (sleep_for_room(r, fd) != 0)
-			return -1;
-		if (has_room(r) || leaves_anyway(r))
-			return 0;
-	}
-	/* Told that it is writable, by the kernel: then it is. Otherwise waiting in poll() comes first; not for ever,
-	 * as the program may wait where we cannot see it. */
-	if (!block && !atomic_load_explicit(&r->tx_told, memory_order_relaxed) &&
-	    stream_wants_room(r)) {
-		note_refusal(r);
-		errno = EAGAIN;
-		return -1;
-	}
-	if (stream_leave(r, fd))
-		return 0;
-	errno = ECONNRESET;
-	return -1;
-}
-
 static ssize_t send_all(struct rec *r, int fd, struct lane_iov from, size_t want, int flags)
 {
 	bool block = !(flags & MSG_DONTWAIT) && !sock_flag(r, REC_NONBLOCK);
@@ -523,11 +378,11 @@ static ssize_t send_all(struct rec *r, int fd, struct lane_iov from, size_t want
 			done += (size_t)n;
 		else if (n < 0 || (!block && done > 0))
 			break;
-		else if ((n = overflow(r, fd, block)) != 0)
+		else if ((n = stream_overflow(r, fd, block)) != 0)
 			break;
 	}
 	if (n == 0 && done < want)
-		note_refusal(r);
+		stream_note_refusal(r);
 	stream_count(&r->sent.calls, 1);
 	return done > 0 ? (ssize_t)done : n;
 }
@@ -560,86 +415,11 @@ ssize_t stream_send(struct rec *r, int fd, const struct iovec *iov, size_t count
 	return n;
 }
 
-bool stream_is_full(const struct rec *r)
-{
-	return sock_has_lane(r) && lane_tx_in_ring(&r->tx) && !has_room((void *)r) &&
-	       !sock_flag(r, NO_RING);
-}
-
-bool stream_wants_room(struct rec *r)
-{
-	if (stream_is_full(r))
-		return reader_moves(r);
-	r->full_since = 0;
-	return false;
-}
-
-bool stream_can_be_rung(const struct rec *r)
-{
-	/* Nobody would tell of a peer that said it sends no more, and then died. */
-	return atomic_load_explicit(r->tx_holds, memory_order_relaxed) &&
-	       !(atomic_load_explicit(&r->rx.dir->word, memory_order_relaxed) & LANE_FIN);
-}
-
-bool stream_ask_room(struct rec *r)
-{
-	atomic_fetch_or(&r->tx.dir->tx_sleeps, LANE_ROOM_BELL);
-	return stream_is_full(r);
-}
-
-void stream_peer_ended(struct rec *r, int fd)
-{
-	r->looked_at = 0;
-	stream_look_for_end(r, fd);
-}
-
-bool stream_may_nap(const struct rec *r)
-{
-	return clock_now() - r->full_since < ROOM_NAP;
-}
-
-int64_t stream_glance(const struct rec *r)
-{
-	uint64_t ns = (clock_now() - r->full_since) / 4;
-
-	return (int64_t)min_u64(ns + ROOM_GLANCE_LEAST, ROOM_GLANCE_MOST);
-}
-
-int stream_await_room(struct rec *r, int64_t ns)
-{
-	struct timespec slice = { .tv_nsec = ROOM_NAP };
-	uint32_t head = atomic_load(&r->tx.dir->head);
-
-	if (ns >= 0 && ns < slice.tv_nsec)
-		slice.tv_nsec = (long)ns;
-	atomic_fetch_or(&r->tx.dir->tx_sleeps, LANE_ROOM_FUTEX);
-	if (stream_is_full(r) &&
-	    real(syscall)(SYS_futex, &r->tx.dir->head, FUTEX_WAIT, head, &slice, NULL, 0) != 0 &&
-	    errno == EINTR)
-		return -1;
-	return 0;
-}
-
 size_t stream_unsent(struct rec *r)
 {
 	uint32_t unread = lane_tx_unread(&r->tx);
 
 	return unread == UINT32_MAX ? 0 : unread;
-}
-
-bool stream_writable(struct rec *r)
-{
-	uint32_t head = atomic_load_explicit(&r->tx.dir->head, memory_order_acquire);
-
-	return lane_tx_in_ring(&r->tx) && r->tx.tail - head <= LANE_RING / 2 &&
-	       !(atomic_load_explicit(&r->tx.dir->word, memory_order_relaxed) &
-		 (LANE_GONE | LANE_RECALL | LANE_TAKING)) &&
-	       !sock_flag(r, NO_RING);
-}
-
-void stream_told_writable(struct rec *r)
-{
-	atomic_store_explicit(&r->tx_told, 1, memory_order_relaxed);
 }
 
 uint32_t stream_peer_cpu(const struct rec *r)
