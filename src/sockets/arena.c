@@ -50,7 +50,7 @@ static void unmap(struct arena *a)
 	atomic_store(&a->memory->dropped, 1);
 	bell_give(a->bell);
 	munmap(a->memory, sizeof(*a->memory));
-	*a = (struct arena) { 0 };
+	*a = (struct arena) { .bell = -1 };
 }
 
 /* Arenas that nobody uses: away with those whose peer is gone. */
@@ -227,19 +227,22 @@ struct arena *arena_made_for(uint64_t id, pid_t peer)
 
 int arena_bell(const struct arena *a)
 {
-	return a->bell;
+	return a ? a->bell : -1; /* another thread may close the socket just now */
 }
 
 void arena_set_bell(struct arena *a, uint64_t mailbox, int fd)
 {
-	int bell = bell_take(mailbox, fd);
+	int bell = bell_take(mailbox, a->peer, fd);
 
-	if (bell >= 0 && a->bell >= 0)
-		bell_give(bell); /* sent twice */
-	else if (bell >= 0)
+	if (bell < 0 || !rec_lock_take(&lock))
+		return;
+	if (a->memory && a->bell < 0) {
 		a->bell = bell;
-	if (a->bell >= 0)
 		atomic_store(&a->memory->holds[a->maker ? 0 : 1], 1);
+		bell = -1;
+	}
+	rec_lock_give(&lock);
+	bell_give(bell); /* sent twice, or too late */
 }
 
 struct arena_shared *arena_memory(struct arena *a)

@@ -13,6 +13,7 @@ const char bell_mark;
 
 static struct {
 	uint64_t mailbox;
+	pid_t pid;
 	uint32_t users;
 } peers[BELL_PEERS];
 static struct rec_lock lock;
@@ -45,7 +46,7 @@ static bool is_bell(int fd)
 	       strcmp(what, "anon_inode:[eventfd]") == 0;
 }
 
-int bell_take(uint64_t mailbox, int fd)
+int bell_take(uint64_t mailbox, pid_t pid, int fd)
 {
 	int found = -1;
 
@@ -54,7 +55,7 @@ int bell_take(uint64_t mailbox, int fd)
 		return -1;
 	}
 	for (int i = 0; i < BELL_PEERS && found < 0; i++)
-		if (peers[i].users > 0 && peers[i].mailbox == mailbox)
+		if (peers[i].users > 0 && peers[i].mailbox == mailbox && peers[i].pid == pid)
 			found = i;
 	if (found >= 0) {
 		real(close)(fd);
@@ -69,6 +70,7 @@ int bell_take(uint64_t mailbox, int fd)
 		found = -1;
 	} else {
 		peers[found].mailbox = mailbox;
+		peers[found].pid = pid;
 		peers[found].users = 1;
 	}
 out:
@@ -85,16 +87,34 @@ void bell_give(int bell)
 	rec_lock_give(&lock);
 }
 
+/* Whoever holds it may have filled it, so that no ring is an edge any more: then empty it. */
+static bool ring(int fd)
+{
+	uint64_t count = 1;
+	int saved = errno;
+	bool ok = fd >= 0 && real(write)(fd, &count, sizeof(count)) == (ssize_t)sizeof(count);
+
+	if (fd >= 0 && !ok && errno == EAGAIN &&
+	    real(read)(fd, &count, sizeof(count)) == (ssize_t)sizeof(count)) {
+		count = 1;
+		ok = real(write)(fd, &count, sizeof(count)) == (ssize_t)sizeof(count);
+	}
+	errno = saved;
+	return ok;
+}
+
 bool bell_ring(int bell)
 {
-	const uint64_t one = 1;
 	int saved = errno;
-	int fd = process_kept(OUR_PEERS + bell);
+	bool ok = bell >= 0 && ring(process_kept(OUR_PEERS + bell));
 
-	/* An error means so many rings that none is lost by this one. */
-	if (fd >= 0 && real(write)(fd, &one, sizeof(one)) < 0)
-		errno = saved;
-	return fd >= 0;
+	errno = saved;
+	return ok;
+}
+
+bool bell_ring_own(void)
+{
+	return ring(bell_own());
 }
 
 void bell_forked(void)

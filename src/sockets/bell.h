@@ -12,6 +12,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 /* Bells of others that this process holds at most. */
 #define BELL_PEERS 32
@@ -22,12 +23,14 @@ extern const char bell_mark;
 
 /* Our own, made now if need be; -1: none to be had. */
 int bell_own(void);
-/* Keep what the process with this mailbox sent as its bell; takes `fd`. A number for bell_ring(), or -1. */
-int bell_take(uint64_t mailbox, int fd);
+/* Keep what the process `pid` with this mailbox sent as its bell; takes `fd`. A number for bell_ring(), or -1. */
+int bell_take(uint64_t mailbox, pid_t pid, int fd);
 /* One user of it less. */
 void bell_give(int bell);
 /* False: the program has closed it, past its C library. */
 bool bell_ring(int bell);
+/* Wake a thread of this process. */
+bool bell_ring_own(void);
 /* In the child of a fork: these were the parent's. */
 void bell_forked(void);
 

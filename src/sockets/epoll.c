@@ -68,6 +68,7 @@ void epoll_created(int fd)
 		if (i >= n_sets)
 			atomic_store(&n_sets, i + 1);
 		s->refs = 1;
+		s->ep = fd;
 		s->spin = settings.spin_ns;
 		enter(fd, s);
 		s = NULL;
@@ -88,6 +89,21 @@ void epoll_free(struct epoll_set *s)
 	if (s->cold)
 		munmap(s->cold, MEMBERS_MOST * sizeof(*s->cold));
 	munmap(s, sizeof(*s));
+}
+
+/* Not for ever: in a signal handler this very thread may hold it. */
+static bool lock_soon(struct lock *l)
+{
+	uint64_t start = clock_now();
+	uint32_t free = 0;
+
+	while (!atomic_compare_exchange_strong(&l->word, &free, 1)) {
+		if (clock_now() - start > LOCK_NS)
+			return false;
+		free = 0;
+		sched_yield();
+	}
+	return true;
 }
 
 /* --- members */
@@ -204,6 +220,9 @@ bool epoll_arm(struct epoll_set *s, struct member *m, const uint64_t *told)
 	bool belled = epoll_is_belled(s, m);
 
 	make_cold(s, m);
+	/* Rung before it was armed is not rung now; who publishes after the arming must ring. */
+	if (belled)
+		atomic_store(m->rec->rx_rung, 0);
 	if (!stream_arm(m->rec, told, belled)) {
 		epoll_heat(s, m);
 		return false;
@@ -263,9 +282,11 @@ static struct epoll_event wanted(const struct member *m)
 	struct epoll_event event = m->wish;
 
 	if (m->disarmed)
-		event.events = 0;
+		event.events = EPOLLONESHOT; /* errors are told once, as the kernel would */
 	else if (m->held)
-		event.events = (event.events & ~(uint32_t)(EPOLLOUT | EPOLLWRNORM)) | EPOLLRDHUP;
+		event.events &= ~(uint32_t)(EPOLLOUT | EPOLLWRNORM);
+	if (m->held && stream_can_be_rung(m->rec))
+		event.events |= EPOLLRDHUP;
 	return event;
 }
 
@@ -303,6 +324,8 @@ static void wake_sleepers(struct epoll_set *s, int ep, struct member *m)
 	if (m->armed || !sock_has_lane(m->rec))
 		return;
 	if (epoll_arm(s, m, NULL))
+		return;
+	if (s->bell_pid && bell_ring_own())
 		return;
 	event.events |= EPOLLOUT;
 	real(epoll_ctl)(ep, EPOLL_CTL_MOD, m->fd, &event);
@@ -403,7 +426,8 @@ int epoll_control(struct epoll_set *s, int ep, int op, int fd, struct epoll_even
 		return real(epoll_ctl)(ep, op, fd, event);
 	lock_take(&s->lock);
 	m = find(s, fd);
-	if (is_lazy(s, m))
+	/* What others hold open would stay in the kernel's set when we close it. */
+	if (is_lazy(s, m) && (op != EPOLL_CTL_DEL || atomic_load(&m->rec->refs) == 1))
 		result = control_member(s, ep, op, m, event);
 	else
 		result = control_kernel(s, ep, op, fd, event);
@@ -411,42 +435,26 @@ int epoll_control(struct epoll_set *s, int ep, int op, int fd, struct epoll_even
 	return result;
 }
 
-/* Not for ever: in a signal handler this very thread may hold it. */
-static bool lock_soon(struct lock *l)
-{
-	uint64_t start = clock_now();
-	uint32_t free = 0;
-
-	while (!atomic_compare_exchange_strong(&l->word, &free, 1)) {
-		if (clock_now() - start > LOCK_NS)
-			return false;
-		free = 0;
-		sched_yield();
-	}
-	return true;
-}
-
 void epoll_lane_appeared(struct rec *r)
 {
 	int high = atomic_load(&highest);
-	bool locked;
 
 	atomic_fetch_add(&epoll_lanes, 1);
-	locked = lock_soon(&sets_lock); /* another thread may close a set meanwhile, and free it */
+	if (!lock_soon(&sets_lock)) /* a set is freed only without it */
+		return;
 	/* A thread that sleeps already does not know of it. */
 	for (int ep = 0; ep <= high; ep++) {
 		struct epoll_set *s = atomic_load_explicit(&epoll_table[ep], memory_order_acquire);
 
-		if (!s || atomic_load_explicit(&s->sleepers, memory_order_acquire) == 0)
+		if (!s || atomic_load_explicit(&s->sleepers, memory_order_acquire) == 0 ||
+		    !lock_soon(&s->lock))
 			continue;
-		lock_take(&s->lock);
 		for (uint32_t i = 0; i < s->used && s->sleepers > 0; i++)
 			if (s->member[i].rec == r && !s->member[i].gone)
 				wake_sleepers(s, ep, &s->member[i]);
 		lock_give(&s->lock);
 	}
-	if (locked)
-		lock_give(&sets_lock);
+	lock_give(&sets_lock);
 }
 
 /* A member relies on the kernel, which knows nothing of what is in the ring. */
@@ -501,24 +509,42 @@ static void close_set(int fd, struct epoll_set *s)
 	for (uint32_t i = 0; i < s->used; i++)
 		if (s->member[i].rec && s->member[i].armed)
 			stream_disarm(s->member[i].rec, s->member[i].belled);
-	epoll_free(s);
+	/* A thread that sleeps in it wakes up to its memory: then that stays. */
+	if (atomic_load(&s->sleepers) == 0)
+		epoll_free(s);
 }
 
-static void close_member(struct epoll_set *s, int fd)
+/* The kernel forgets it with the last number; while others are open it must be told of what the program took out. */
+static void close_member(struct epoll_set *s, int fd, const struct rec *r)
 {
 	struct member *m;
 
-	lock_take(&s->lock);
+	if (!lock_soon(&s->lock))
+		return;
 	m = find(s, fd);
+	if (m && m->gone && atomic_load(&r->refs) > 1)
+		real(epoll_ctl)(s->ep, EPOLL_CTL_DEL, fd, NULL);
 	if (m)
 		drop(s, m);
 	lock_give(&s->lock);
+}
+
+static void close_in_sets(int fd, struct rec *r)
+{
+	bool locked = lock_soon(&sets_lock);
+
+	for (size_t i = 0; i < atomic_load_explicit(&n_sets, memory_order_acquire); i++)
+		if (sets[i] && sets[i]->index[fd])
+			close_member(sets[i], fd, r);
+	if (locked)
+		lock_give(&sets_lock);
 }
 
 void epoll_closing(int fd)
 {
 	struct epoll_set *s;
 	struct rec *r;
+	bool member = false;
 
 	if ((unsigned)fd >= SOCK_FDS)
 		return;
@@ -528,14 +554,14 @@ void epoll_closing(int fd)
 	r = atomic_load_explicit(&sock_table[fd], memory_order_acquire);
 	if ((uintptr_t)r <= (uintptr_t)SOCK_OTHER)
 		return;
-	for (size_t i = 0; i < atomic_load_explicit(&n_sets, memory_order_acquire); i++) {
-		if (!sets[i] || !sets[i]->index[fd])
-			continue;
-		/* The kernel keeps it in the set while another number is open: then it must be right alone. */
-		if (atomic_load(&r->refs) > 1)
-			sock_pin(r, fd, WHY_NESTED);
-		close_member(sets[i], fd);
-	}
+	for (size_t i = 0; i < atomic_load_explicit(&n_sets, memory_order_acquire); i++)
+		member = member || (sets[i] && sets[i]->index[fd]);
+	if (!member)
+		return;
+	/* The kernel keeps it in the set while another number is open: then it must be right alone. */
+	if (atomic_load(&r->refs) > 1)
+		sock_pin(r, fd, WHY_NESTED);
+	close_in_sets(fd, r);
 }
 
 void epoll_duplicated(int from, int to)
@@ -591,6 +617,9 @@ static void each_set(void (*call)(struct epoll_set *s, int ep))
 static void reconcile_locked(struct epoll_set *s, int ep)
 {
 	lock_take(&s->lock);
+	for (uint32_t i = 0; i < s->used && s->helds > 0; i++)
+		if (s->member[i].rec && s->member[i].held)
+			epoll_heat(s, &s->member[i]);
 	epoll_reconcile(s, ep);
 	lock_give(&s->lock);
 }
@@ -617,6 +646,17 @@ static void become_guest(struct epoll_set *s, int ep)
 void epoll_exec(void)
 {
 	each_set(take_bell_down);
+}
+
+static void hang_again(struct epoll_set *s, int ep)
+{
+	if (s->hots + s->colds > 0)
+		epoll_hang_bell(s, ep);
+}
+
+void epoll_exec_failed(void)
+{
+	each_set(hang_again);
 }
 
 void epoll_forked(void)

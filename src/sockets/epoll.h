@@ -41,5 +41,6 @@ void epoll_fork_prepare(void);
 void epoll_forked(void);
 /* Another program may inherit the kernel's sets. */
 void epoll_exec(void);
+void epoll_exec_failed(void);
 
 #endif

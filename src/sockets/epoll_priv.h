@@ -49,6 +49,7 @@ struct epoll_set {
 	struct watch *hot, *cold;
 	uint32_t used, free, hots, colds, helds, dirty;
 	_Atomic uint32_t sleepers;
+	int ep;        /* one of its descriptors */
 	uint32_t refs; /* descriptors */
 	uint32_t call; /* counts waits */
 	uint32_t seen_lanes;

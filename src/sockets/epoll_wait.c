@@ -10,6 +10,7 @@
 #include "sockets/bell.h"
 #include "sockets/epoll_priv.h"
 #include "sockets/process.h"
+#include "sockets/quick.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
 #include "sockets/stream.h"
@@ -117,7 +118,7 @@ static uint32_t ask_again(struct member *m)
 {
 	struct pollfd p = { .fd = m->fd, .events = (short)(m->wish.events & 0x7fff) };
 
-	real(poll)(&p, 1, 0);
+	quick_poll(&p, 1);
 	return (uint32_t)p.revents & (m->wish.events | EPOLLERR | EPOLLHUP);
 }
 
@@ -252,6 +253,8 @@ static bool filter(struct epoll_set *s, struct epoll_event *event)
 
 static int ask_kernel(int ep, struct epoll_event *events, int max, int64_t ns, const sigset_t *mask)
 {
+	if (ns == 0)
+		return quick_epoll(ep, events, max, mask);
 	if (ns > 0 && ns % (int64_t)NSEC_PER_MSEC) {
 		struct timespec t = { ns / (int64_t)NSEC_PER_SEC, ns % (int64_t)NSEC_PER_SEC };
 		int n = real(epoll_pwait2)(ep, events, max, &t, mask);
@@ -349,7 +352,7 @@ static bool arm_for_room(struct epoll_set *s, struct member *m)
 {
 	if (!(m->wish.events & OUT))
 		return true;
-	if (stream_wants_room(m->rec))
+	if (stream_wants_room(m->rec) && !(m->wish.events & EPOLLEXCLUSIVE))
 		return epoll_hold(s, m);
 	/* No edge will come of a carrier that has had room all the time. One that is full gives one. */
 	s->no_room = (m->wish.events & EPOLLET) && was_refused(m) && (ask_again(m) & OUT);

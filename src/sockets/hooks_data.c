@@ -315,7 +315,7 @@ static int receive_many(struct rec *r, int fd, struct mmsghdr *v, unsigned int n
 		if (got < 0) {
 			/* What has come is told now, and the error by the next call. */
 			if (done > 0 && errno != EAGAIN && errno != EINTR)
-				atomic_store(&r->pending_error, errno);
+				stream_keep_error(r, errno);
 			break;
 		}
 		v[done++].msg_len = (unsigned int)got;

@@ -69,6 +69,7 @@ static void after_exec(bool was)
 	if (was) {
 		family_return();
 		sock_each(take_back, NULL);
+		epoll_exec_failed();
 	}
 	errno = saved;
 }

@@ -79,16 +79,16 @@ static bool any_ready(void *arg)
 
 /*
  * Lane readiness on top of what the kernel said. Returns how many are ready in all. For a full ring the kernel has
- * room, on the carrier; that is the last resort, when nothing else is ready.
+ * room, on the carrier; that is the last resort, when the reader does not read.
  */
-static int merge(struct round *w, bool last)
+static int merge(struct round *w)
 {
 	int ready = 0;
 
 	for (size_t i = 0; i < w->lanes; i++) {
 		struct pollfd *p = &w->fds[w->at[i]];
 
-		if (!last && (p->revents & OUT) && stream_is_full(w->lane[i]))
+		if ((p->revents & OUT) && stream_wants_room(w->lane[i]))
 			p->revents &= (short)~OUT;
 		p->revents |= (short)lane_revents(w->lane[i], p->events);
 		if (p->revents & OUT)
@@ -233,11 +233,11 @@ static void leave_rest_to_kernel(struct round *w)
 }
 
 /* What the kernel says, and what it cannot know. */
-static int ask_both(struct round *w, const struct kernel_poll *k, bool last)
+static int ask_both(struct round *w, const struct kernel_poll *k)
 {
 	int n = poll_kernel(w, k, 0);
 
-	return n >= 0 ? merge(w, last) : n;
+	return n >= 0 ? merge(w) : n;
 }
 
 /* A writer whose reader may make room any moment. */
@@ -283,13 +283,10 @@ static int poll_awake(struct round *w, const struct kernel_poll *k)
 	if (k->timeout != 0)
 		wait_ladder(any_ready, w, peers_cpu(w), &w->lane[0]->spin, settings.spin_ns);
 	if (lanes_will_do(w))
-		n = merge(w, false);
+		n = merge(w);
 	if (n != 0)
 		return n;
-	n = ask_both(w, k, false);
-	if (n == 0 && k->timeout == 0)
-		n = ask_both(w, k, !find_full(w));
-	return n;
+	return ask_both(w, k);
 }
 
 static int64_t time_left(const struct kernel_poll *k, uint64_t start)
@@ -343,7 +340,7 @@ static int poll_for(struct pollfd *fds, nfds_t count, const struct kernel_poll *
 	if (w.lanes == 0) {
 		n = poll_kernel(&w, k, 0);
 		if (n >= 0)
-			n = merge(&w, true);
+			n = merge(&w);
 		return n != 0 || k->timeout == 0 ? n : poll_kernel(&w, k, k->timeout);
 	}
 	leave_rest_to_kernel(&w);
@@ -359,7 +356,7 @@ static int poll_for(struct pollfd *fds, nfds_t count, const struct kernel_poll *
 		else
 			n = poll_sleep(&w, k, start, full, &again);
 		if (n >= 0)
-			n = merge(&w, !full);
+			n = merge(&w);
 	}
 	return n;
 }

@@ -8,6 +8,7 @@
 #include <linux/sock_diag.h>
 #include <linux/tcp.h>
 #include <stdio.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -164,6 +165,10 @@ struct letter {
 };
 
 #define LETTER_FDS 2
+/* Taken out at a time. */
+#define LETTERS_MOST 64
+/* Who has connected is about to write. */
+#define LETTER_MS 10
 
 /* To the process `pid`, or nobody. */
 static bool send_letter(const uint8_t mailbox[MAILBOX_NAME], pid_t pid, struct letter *letter,
@@ -251,7 +256,9 @@ static void read_letter(int s, pid_t pid)
 			      .msg_iovlen = 1,
 			      .msg_control = control,
 			      .msg_controllen = sizeof(control) };
-	ssize_t size = real(recvmsg)(s, &msg, MSG_CMSG_CLOEXEC);
+	struct pollfd p = { .fd = s, .events = POLLIN };
+	ssize_t size = real(poll)(&p, 1, LETTER_MS) > 0 ? real(recvmsg)(s, &msg, MSG_CMSG_CLOEXEC)
+							: -1;
 	struct cmsghdr *c = size >= 0 ? CMSG_FIRSTHDR(&msg) : NULL;
 	int fds[2 * LETTER_FDS + 1];
 	size_t n;
@@ -277,8 +284,10 @@ static void empty_mailbox(void)
 	pid_t pid = 0;
 	int s;
 
-	while (box >= 0 &&
-	       (s = real(accept4)(box, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+	for (int i = 0; box >= 0 && i < LETTERS_MOST; i++) {
+		s = real(accept4)(box, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		if (s < 0)
+			return;
 		if (same_user(s, &pid))
 			read_letter(s, pid);
 		real(close)(s);
@@ -477,7 +486,8 @@ void meet_withdraw(struct rec *r)
 
 int meet_bell(struct rec *r)
 {
-	int bell = arena_bell(r->arena);
+	struct arena *a = r->arena;
+	int bell = arena_bell(a);
 
 	/* The other end's letter may have come since. */
 	if (bell < 0 && r->side == 0 && r->bell_asked < BELL_ASKS && process_is_self()) {
@@ -485,7 +495,7 @@ int meet_bell(struct rec *r)
 
 		r->bell_asked++;
 		empty_mailbox();
-		bell = arena_bell(r->arena);
+		bell = arena_bell(a);
 		errno = saved;
 	}
 	return bell;

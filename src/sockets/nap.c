@@ -31,7 +31,7 @@ struct waiter {
 
 #define WAITER_U32 2 /* FUTEX_32 */
 
-enum nap_signals nap_signals(void)
+enum nap_signals nap_signals(bool afresh)
 {
 	static _Atomic uint64_t looked;
 	static _Atomic uint32_t known;
@@ -40,7 +40,7 @@ enum nap_signals nap_signals(void)
 	int saved = errno;
 	struct sigaction a;
 
-	if (now - atomic_load_explicit(&looked, memory_order_relaxed) < HANDLERS_NS)
+	if (!afresh && now - atomic_load_explicit(&looked, memory_order_relaxed) < HANDLERS_NS)
 		return (enum nap_signals)atomic_load_explicit(&known, memory_order_relaxed);
 	for (int i = 1; i < NSIG; i++) {
 		if (sigaction(i, NULL, &a) != 0 || a.sa_handler == SIG_DFL ||
@@ -59,6 +59,12 @@ enum nap_signals nap_signals(void)
 	atomic_store_explicit(&looked, now, memory_order_relaxed);
 	errno = saved; /* some numbers are the C library's own */
 	return (enum nap_signals)atomic_load_explicit(&known, memory_order_relaxed);
+}
+
+bool nap_goes_on(void)
+{
+	/* One that was there before may be gone after (SA_RESETHAND), one that is there now may not have been then. */
+	return nap_signals(false) == NAP_RESTARTS && nap_signals(true) == NAP_RESTARTS;
 }
 
 /* Upper half: how long to skip after the next failure; lower half: how often still. */

@@ -22,8 +22,10 @@
 /* What happens to a call when a handler has run. */
 enum nap_signals { NAP_ENDS, NAP_RESTARTS, NAP_UNSURE };
 
-/* Do the handlers of this process let calls go on (SA_RESTART)? Known for up to 10 ms. */
-enum nap_signals nap_signals(void);
+/* Do the handlers of this process let calls go on (SA_RESTART)? Known for up to 10 ms; `now`: not from memory. */
+enum nap_signals nap_signals(bool now);
+/* A handler has run. Does the call go on? */
+bool nap_goes_on(void);
 
 /* Whether it is worth it, and how the last one ended. `skip` is the waiter's own. */
 bool nap_pays(uint32_t *skip);

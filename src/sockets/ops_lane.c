@@ -101,6 +101,12 @@ static int look_at_offer(struct rec *r)
 {
 	enum why why = WHY_NONE;
 
+	if (atomic_load(&r->procs) > 1)
+		return -EAGAIN; /* a lane now would be this process's alone */
+	if (sock_flag(r, REC_EXECED)) {
+		meet_withdraw(r);
+		return refuse(r, WHY_EXEC);
+	}
 	switch (meet_check(r, &why)) {
 	case MEET_LANE: return 0;
 	case MEET_NEVER: return refuse(r, why);

@@ -46,6 +46,11 @@ uint32_t process_tid(void)
 	return tid;
 }
 
+int32_t process_pid(void)
+{
+	return life ? (int32_t)atomic_load_explicit(&life->pid, memory_order_relaxed) : 0;
+}
+
 static void set_profile(const char *name)
 {
 	static const struct {

@@ -61,8 +61,8 @@ bool process_owns(int fd);
 void process_make_way(int fd);
 /* The lowest of ours that is not below `first`, or -1. */
 int process_lowest_from(int first);
-/* Totals and reasons, at the end; once. */
-void process_report(void);
 uint32_t process_tid(void);
+/* This process, without a system call; 0 in one that has just been forked. */
+int32_t process_pid(void);
 
 #endif

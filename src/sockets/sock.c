@@ -389,8 +389,10 @@ static void one_less(struct rec *r, int fd)
 		return;
 	}
 	family_reap(r);
-	if (atomic_load(&r->refs) > 1)
-		atomic_fetch_sub(&r->procs, 1);
+	if (atomic_load(&r->refs) <= 1)
+		return;
+	atomic_fetch_sub(&r->procs, 1);
+	stream_forget_large(r);
 }
 
 void sock_closing(int fd)

@@ -29,10 +29,9 @@ void stream_after_receive(struct rec *r, int fd, ssize_t n, int flags);
 ssize_t stream_send(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags);
 ssize_t stream_receive(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags);
 
-/* Move octets straight between the lane and another descriptor. `-2`: use a buffer of your own. */
-ssize_t stream_send_file(struct rec *r, int fd, int from, off_t *offset, size_t count);
-
 int stream_shutdown(struct rec *r, int fd, int how);
+/* An error for the next call; whoever waits must see it. */
+void stream_keep_error(struct rec *r, int error);
 /* Octets that the kernel does not count: unread here, unread by the peer. */
 size_t stream_unread(struct rec *r);
 size_t stream_unsent(struct rec *r);
@@ -74,9 +73,11 @@ void stream_wake(struct rec *r);
 void stream_trim_all(void);
 /* In the child of a fork. */
 void stream_forked(void);
+/* This process does not use it any more. */
+void stream_forget_large(struct rec *r);
 /* Serve what the peer asks for between calls (recall). */
 void stream_serve(struct rec *r, int fd);
-/* Back to TCP, both directions; `unread`: what was not read shall come again on the carrier. */
+/* Back to TCP, both directions; what was not read comes again on the carrier. */
 void stream_step_down(struct rec *r, int fd, enum why why);
 /* The number `from` goes, and this process still has the socket as `to`. */
 void stream_moved(struct rec *r, int from, int to);

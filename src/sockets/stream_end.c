@@ -82,8 +82,8 @@ void stream_serve(struct rec *r, int fd)
 	if (!sock_has_lane(r) ||
 	    !(atomic_load_explicit(&r->tx.dir->word, memory_order_acquire) & LANE_RECALL))
 		return;
-	if (!rec_lock_take(&r->tx_lock))
-		return;
+	if (!rec_lock_try(&r->tx_lock))
+		return; /* who sends sees to it */
 	if (sock_has_lane(r) && !stream_leave(r, fd))
 		stream_break(r, fd);
 	rec_lock_give(&r->tx_lock);

@@ -36,8 +36,6 @@ void stream_note_refusal(struct rec *r);
 
 /* Its ring has grown. */
 void stream_note_large(struct rec *r);
-/* It is going to be closed. */
-void stream_forget_large(struct rec *r);
 
 static inline size_t stream_size(const struct iovec *iov, size_t count)
 {

@@ -9,6 +9,7 @@
 #include "base/util.h"
 #include "sockets/nap.h"
 #include "sockets/process.h"
+#include "sockets/quick.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
 #include "sockets/stream.h"
@@ -50,7 +51,7 @@ void stream_look_for_end(struct rec *r, int fd)
 	if (now - r->looked_at < LOOK_NS)
 		return;
 	r->looked_at = now;
-	if (real(poll)(&p, 1, 0) <= 0)
+	if (quick_poll(&p, 1) <= 0)
 		return;
 	if ((p.revents & (POLLERR | POLLHUP)) || !(atomic_load(&r->rx.dir->word) & LANE_FIN))
 		atomic_fetch_or(&r->flags, REC_PEERGONE);
@@ -103,7 +104,7 @@ static int sleep_for_room(struct rec *r, int fd)
 			break;
 		if (real(syscall)(SYS_futex, &r->tx.dir->head, FUTEX_WAIT, head, &slice, NULL, 0) !=
 			    0 &&
-		    errno == EINTR && (most > 0 || nap_signals() != NAP_RESTARTS))
+		    errno == EINTR && (most > 0 || !nap_goes_on()))
 			return -1;
 		pthread_testcancel();
 		r->looked_at = 0;

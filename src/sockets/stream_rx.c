@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Receiving on a connection that has a lane. */
 #include <errno.h>
+#include <limits.h>
 #include <linux/futex.h>
 #include <linux/sockios.h>
 #include <poll.h>
@@ -65,18 +66,18 @@ static enum end from_carrier(struct rec *r, int fd, struct lane_iov *to, size_t 
 }
 
 /* Only a ring that was rather full can have a sender that waits. */
-static void make_room(struct rec *r, size_t taken, size_t limit)
+static void make_room(struct rec *r, size_t taken)
 {
 	uint32_t how;
 
-	if (limit <= LANE_RING / 4 || taken == 0)
+	if (taken == 0 || lane_rx_held(&r->rx) + taken <= LANE_RING / 4)
 		return;
 	/* A writer relies on its bell only once it knows that we have it. */
 	if (arena_bell(r->arena) < 0)
 		meet_bell(r);
 	how = lane_rx_must_wake(&r->rx);
 	if (how & LANE_ROOM_FUTEX)
-		real(syscall)(SYS_futex, &r->rx.dir->head, FUTEX_WAKE, 1, NULL, NULL, 0);
+		real(syscall)(SYS_futex, &r->rx.dir->head, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 	if ((how & LANE_ROOM_BELL) && arena_bell(r->arena) >= 0) {
 		atomic_fetch_add(r->tx_stir, 1);
 		if (!atomic_exchange(r->tx_rung, 1))
@@ -118,7 +119,7 @@ static enum end gather(struct rec *r, int fd, struct lane_iov *to, size_t want, 
 				lane_rx_copy(rx, to, 0, n);
 			lane_rx_taken(rx, n, true);
 			stream_count(&r->received.lane_bytes, n);
-			make_room(r, n, limit);
+			make_room(r, n);
 			*got += n;
 			tries = 0;
 			break;
@@ -226,8 +227,7 @@ static enum end foreign(struct rec *r, int fd, struct lane_iov *to, size_t want,
 	return from_carrier(r, fd, to, want, flags, got) == END_FULL ? END_FULL : END_CARRIER;
 }
 
-/* For the next call; whoever waits must see it. */
-static void keep_error(struct rec *r, int error)
+void stream_keep_error(struct rec *r, int error)
 {
 	atomic_store(&r->pending_error, error);
 	atomic_fetch_add(r->rx_stir, 1);
@@ -246,7 +246,7 @@ static enum end try_round(struct rec *r, int fd, struct lane_iov *to, size_t wan
 		end = gather(r, fd, to, want, flags, got);
 	if (*got > before && end != END_FULL) {
 		if (end == END_ERROR)
-			keep_error(r, errno);
+			stream_keep_error(r, errno);
 		return END_FULL; /* something to return is enough */
 	}
 	if (end == END_EOF)
@@ -316,7 +316,7 @@ static int sleep_in_slices(struct rec *r, int fd, bool some)
 		n = real(poll)(&p, 1, SLICE_MS);
 		if (n > 0)
 			return 1;
-		if (n < 0 && (errno != EINTR || some || most > 0 || nap_signals() != NAP_RESTARTS))
+		if (n < 0 && (errno != EINTR || some || most > 0 || !nap_goes_on()))
 			return -1;
 		stream_serve(r, fd);
 		if (most > 0 && clock_now() - start >= most) {
@@ -357,14 +357,16 @@ static int nap(struct rec *r)
 	enum nap_signals signals;
 	int n;
 
-	if (!nap_pays(&r->nap) || sock_flag(r, REC_TIMED))
+	/* After the peer's last octet only the carrier has news. */
+	if (!nap_pays(&r->nap) || sock_flag(r, REC_TIMED) ||
+	    (atomic_load(&r->rx.dir->word) & LANE_FIN))
 		return 0;
-	signals = nap_signals();
+	signals = nap_signals(false);
 	if (signals == NAP_UNSURE)
 		return 0;
 	do {
 		n = nap_on(&r, 1, NAP_NS);
-	} while (n < 0 && nap_signals() == NAP_RESTARTS);
+	} while (n < 0 && nap_goes_on());
 	nap_noted(&r->nap, n != 0);
 	return n;
 }

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include "base/clock.h"
+#include "sockets/process.h"
 #include "sockets/sock.h"
 #include "sockets/stream.h"
 #include "sockets/stream_priv.h"
@@ -26,7 +27,8 @@ static void trim(struct rec *r)
 
 	if (r->tx.high <= LANE_TRIM || now - r->trimmed < TRIM_NS || !rec_lock_try(&r->tx_lock))
 		return;
-	n = sock_has_lane(r) ? lane_tx_trim(&r->tx, &from) : 0;
+	/* The record may be a relative's by now, with a lane that is not mapped here. */
+	n = sock_has_lane(r) && r->lane_pid == process_pid() ? lane_tx_trim(&r->tx, &from) : 0;
 	if (n > 0) {
 		r->trimmed = now;
 		madvise(from, n, MADV_REMOVE);
@@ -59,7 +61,7 @@ void stream_trim_all(void)
 
 void stream_forget_large(struct rec *r)
 {
-	for (int i = 0; i < LARGE && r->listed; i++) {
+	for (int i = 0; i < LARGE; i++) {
 		struct rec *is = r;
 
 		if (atomic_compare_exchange_strong(&large[i], &is, NULL))

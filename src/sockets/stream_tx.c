@@ -126,8 +126,11 @@ static void tell(struct rec *r)
 	if (r->tx.wake)
 		nap_end(r->tx.dir);
 	/* Once per sleep of the process, not per lane. */
-	if (r->tx.belled && !atomic_exchange(r->tx_rung, 1))
-		r->tx.can_ring = bell_ring(arena_bell(r->arena));
+	if (r->tx.belled && !atomic_exchange(r->tx_rung, 1) && !bell_ring(arena_bell(r->arena))) {
+		atomic_store(r->tx_rung, 0);
+		r->tx.can_ring =
+			false; /* the next one goes by the carrier, and wakes it for both */
+	}
 }
 
 /* The receiver waits for its bell. Do we have it by now? */
@@ -409,6 +412,8 @@ ssize_t stream_send(struct rec *r, int fd, const struct iovec *iov, size_t count
 	} else {
 		stream_note_cpu(&r->tx.dir->tx_cpu);
 		stream_look_for_end(r, fd);
+		/* A relative may have found the bell, and this process not. */
+		r->tx.can_ring = r->tx.can_ring && arena_bell(r->arena) >= 0;
 		n = send_all(r, fd, from, want, flags);
 	}
 	rec_lock_give(&r->tx_lock);

@@ -267,6 +267,7 @@ static void grow_up(struct rec *r, int fd, bool turned)
 {
 	static _Thread_local bool inside THREAD_LOCAL_FAST;
 	int saved = errno;
+	int cancel;
 
 	if (atomic_load_explicit(&r->state, memory_order_relaxed) == REC_YOUNG && !is_old_enough(r))
 		return;
@@ -275,6 +276,8 @@ static void grow_up(struct rec *r, int fd, bool turned)
 	if (atomic_exchange(&r->growing, 1))
 		return; /* another thread sees to it */
 	inside = true;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE,
+			       &cancel); /* locks, and letters half written */
 	switch (atomic_load(&r->state)) {
 	case REC_YOUNG:
 		if (sock_identify(r, fd))
@@ -283,6 +286,7 @@ static void grow_up(struct rec *r, int fd, bool turned)
 	case REC_POSTED: decide_posted(r, fd, turned); break;
 	case REC_AGREED: attach(r, fd); break;
 	}
+	pthread_setcancelstate(cancel, NULL);
 	inside = false;
 	atomic_store(&r->growing, 0);
 	errno = saved;
@@ -317,13 +321,16 @@ static bool is_settled(struct rec *r, int fd)
 static void pace(struct rec *r, int fd)
 {
 	uint64_t start = clock_now(), took;
+	int cancel;
 
 	if (r->goal > 0 || r->paced >= PACE_NS || settings.sealed ||
 	    atomic_load_explicit(&paced_in_vain, memory_order_relaxed) > PACE_VAIN ||
 	    atomic_exchange(&r->growing, 1))
 		return;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	while (!is_settled(r, fd) && r->paced + clock_now() - start < PACE_NS)
 		pause_for_peer();
+	pthread_setcancelstate(cancel, NULL);
 	took = min_u64(clock_now() - start, PACE_NS);
 	r->paced += (uint32_t)took;
 	if (atomic_load(&r->state) == REC_POSTED)
