@@ -268,32 +268,34 @@ static int ask_kernel(int ep, struct epoll_event *events, int max, int64_t ns, c
 	return real(epoll_wait)(ep, events, max, ns < 0 ? -1 : (int)((ns + 999999) / 1000000));
 }
 
-/* The most that the kernel is asked for at a time. */
-#define BATCH 256
+/* So many of the program's entries are put back as they were, if they are not used in the end: programs may use
+ * what stands behind the last event again. */
+#define PUT_BACK 64
 
-/* With the lock; gives it up while it sleeps. What the program is not told of never stands in its memory. */
+/* With the lock; gives it up while it sleeps. */
 static int from_kernel(struct epoll_set *s, int ep, struct epoll_event *events, int max, int64_t ns,
 		       const sigset_t *mask)
 {
-	struct epoll_event got[BATCH];
+	struct epoll_event before[PUT_BACK];
 	int n, kept = 0, saved;
 
-	if (max > BATCH)
-		max = BATCH;
+	memcpy(before, events, (size_t)min_u32((uint32_t)max, PUT_BACK) * sizeof(*before));
 	s->looked = clock_now();
 	if (ns != 0) {
 		s->sleepers++;
 		lock_give(&s->lock);
 	}
-	n = ask_kernel(ep, got, max, ns, mask);
+	n = ask_kernel(ep, events, max, ns, mask);
 	saved = errno;
 	if (ns != 0) {
 		lock_take(&s->lock);
 		s->sleepers--;
 	}
 	for (int i = 0; i < n; i++)
-		if (filter(s, &got[i]))
-			events[kept++] = got[i];
+		if (filter(s, &events[i]))
+			events[kept++] = events[i];
+	for (int i = kept; i < n && i < PUT_BACK; i++)
+		events[i] = before[i];
 	if (s->rang)
 		epoll_answer(s);
 	/* Nothing but stale events, and as many as fit: others may wait behind them. */
