@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: MIT */
+/* Bells: ours is made once, and what others send is kept only if it is one. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/timerfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "sockets/bell.h"
+#include "sockets/process.h"
+
+#define HIGH 900
+
+static int open_fds(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	int n = 0;
+
+	assert_non_null(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+static bool is_open(int fd)
+{
+	return fcntl(fd, F_GETFD) >= 0;
+}
+
+static int make_bell(void)
+{
+	int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+
+	assert_true(fd >= 0);
+	return fd;
+}
+
+/* How often it was rung since the last look. */
+static uint64_t count(int fd)
+{
+	uint64_t n = 0;
+
+	return read(fd, &n, sizeof(n)) == sizeof(n) ? n : 0;
+}
+
+static void own_bell_is_made_once_and_stands_high(void **st)
+{
+	int before = open_fds();
+	int fd = bell_own();
+
+	assert_true(fd >= HIGH);
+	assert_int_equal(bell_own(), fd);
+	assert_int_equal(open_fds(), before + 1);
+	assert_true(process_owns(fd));
+	assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+	assert_true(fcntl(fd, F_GETFL) & O_NONBLOCK);
+	/* A program that closes it gets another. */
+	close(fd);
+	assert_int_equal(process_kept(OUR_BELL), -1);
+	assert_true(bell_own() >= HIGH);
+	assert_int_equal(open_fds(), before + 1);
+	process_drop(OUR_BELL);
+	assert_int_equal(open_fds(), before);
+}
+
+static void own_bell_is_one_that_peers_accept(void **st)
+{
+	int ours = bell_own();
+	int bell = bell_take(1, 1, dup(ours));
+
+	assert_true(bell >= 0);
+	bell_ring(bell);
+	assert_int_equal(count(ours), 1);
+	bell_give(bell);
+	process_drop(OUR_BELL);
+}
+
+static void bell_is_kept_until_it_is_given_back(void **st)
+{
+	int before = open_fds();
+	int fd = make_bell();
+	int look = dup(fd);
+	int bell = bell_take(11, 1, fd);
+
+	assert_true(bell >= 0 && bell < BELL_PEERS);
+	assert_false(is_open(fd)); /* moved away */
+	assert_true(process_kept(OUR_PEERS + bell) >= HIGH);
+	assert_int_equal(open_fds(), before + 2);
+	errno = EDOM;
+	bell_ring(bell);
+	bell_ring(bell);
+	assert_int_equal(count(look), 2);
+	bell_give(bell);
+	assert_int_equal(process_kept(OUR_PEERS + bell), -1);
+	assert_int_equal(open_fds(), before + 1);
+	assert_int_equal(errno, EDOM);
+	bell_give(-1);
+	close(look);
+}
+
+static void bell_rings_when_a_holder_has_filled_it(void **st)
+{
+	const uint64_t most = UINT64_MAX - 1;
+	int fd = make_bell(), look = dup(fd);
+	int bell = bell_take(12, 1, fd);
+
+	assert_int_equal(write(look, &most, sizeof(most)), sizeof(most));
+	errno = EDOM;
+	assert_true(bell_ring(bell));
+	assert_int_equal(errno, EDOM);
+	assert_true(count(look) == 1);
+	bell_give(bell);
+	close(look);
+}
+
+static void other_things_are_refused_and_closed(void **st)
+{
+	int ends[2], fds[8], n = 0;
+	int before = open_fds();
+	const uint64_t zero = 0;
+
+	assert_int_equal(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+	fds[n++] = ends[0];
+	fds[n++] = ends[1];
+	fds[n++] = eventfd(0, EFD_CLOEXEC); /* would block us */
+	fds[n++] = open("/dev/null", O_RDWR | O_NONBLOCK | O_CLOEXEC);
+	fds[n++] = memfd_create("anon_inode:[eventfd]", MFD_CLOEXEC);
+	fds[n++] = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+	fds[n++] = open("/proc/self/fd", O_PATH | O_NONBLOCK | O_CLOEXEC);
+	fds[n++] = open("/dev/shm", O_TMPFILE | O_RDWR | O_NONBLOCK | O_CLOEXEC, 0600);
+	assert_int_equal(fcntl(fds[4], F_SETFL, O_NONBLOCK), 0);
+	assert_int_equal(write(fds[4], &zero, sizeof(zero)), sizeof(zero));
+	for (int i = 0; i < n; i++) {
+		assert_true(fds[i] >= 0);
+		assert_int_equal(bell_take(20 + (uint64_t)i, 1, fds[i]), -1);
+		assert_false(is_open(fds[i]));
+	}
+	assert_int_equal(bell_take(20, 1, -1), -1);
+	assert_int_equal(bell_take(20, 1, 12345), -1);
+	assert_int_equal(open_fds(), before);
+}
+
+static void bell_is_shared_when_the_mailbox_is_the_same(void **st)
+{
+	int before = open_fds();
+	int fd[3] = { make_bell(), make_bell(), make_bell() };
+	int look[3] = { dup(fd[0]), dup(fd[1]), dup(fd[2]) };
+	int bell = bell_take(31, 1, fd[0]);
+	int other = bell_take(32, 1, fd[2]);
+
+	assert_true(bell >= 0 && other >= 0 && bell != other);
+	assert_int_equal(bell_take(31, 1, fd[1]), bell);
+	assert_int_equal(open_fds(), before + 3 + 2);
+	bell_ring(bell);
+	assert_int_equal(count(look[0]), 1);
+	assert_int_equal(count(look[1]), 0);
+	bell_ring(other);
+	assert_int_equal(count(look[2]), 1);
+	/* Two users: it stays for the second. */
+	bell_give(bell);
+	bell_ring(bell);
+	assert_int_equal(count(look[0]), 1);
+	bell_give(bell);
+	bell_give(other);
+	assert_int_equal(open_fds(), before + 3);
+	/* Nothing of it is known any more. */
+	bell = bell_take(31, 1, dup(look[1]));
+	bell_ring(bell);
+	assert_int_equal(count(look[0]), 0);
+	assert_int_equal(count(look[1]), 1);
+	bell_give(bell);
+	for (int i = 0; i < 3; i++)
+		close(look[i]);
+	assert_int_equal(open_fds(), before);
+}
+
+static void bells_are_refused_when_there_are_too_many(void **st)
+{
+	int before = open_fds();
+	int bell[BELL_PEERS];
+	bool seen[BELL_PEERS] = { false };
+
+	for (int i = 0; i < BELL_PEERS; i++) {
+		bell[i] = bell_take(100 + (uint64_t)i, 1, make_bell());
+		assert_true(bell[i] >= 0 && bell[i] < BELL_PEERS && !seen[bell[i]]);
+		seen[bell[i]] = true;
+	}
+	assert_int_equal(open_fds(), before + BELL_PEERS);
+	assert_int_equal(bell_take(99, 1, make_bell()), -1);
+	assert_int_equal(open_fds(), before + BELL_PEERS);
+	/* Those that are there can be shared, and one that goes makes room. */
+	assert_int_equal(bell_take(100, 1, make_bell()), bell[0]);
+	bell_give(bell[0]);
+	bell_give(bell[7]);
+	assert_int_equal(bell_take(99, 1, make_bell()), bell[7]);
+	for (int i = 0; i < BELL_PEERS; i++)
+		bell_give(bell[i]);
+	assert_int_equal(open_fds(), before);
+}
+
+/* 0 when all is as it should be; in a process whose descriptors from `HIGH` on are taken. */
+static int take_without_room(void)
+{
+	const struct rlimit limit = { 1024, 1024 };
+	int fd = make_bell(), again = dup(fd), last = -1, bell;
+
+	if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+		return 77;
+	while ((bell = fcntl(fd, F_DUPFD_CLOEXEC, HIGH)) >= 0)
+		last = bell;
+	if (last != 1023)
+		return 1;
+	if (bell_own() != -1 || bell_take(40, 1, fd) != -1 || is_open(fd))
+		return 2;
+	for (int i = HIGH; i < 1024; i++)
+		close(i);
+	bell = bell_take(40, 1, again);
+	return bell >= 0 && process_kept(OUR_PEERS + bell) >= HIGH && bell_own() >= HIGH ? 0 : 3;
+}
+
+static void bell_is_refused_when_no_descriptor_is_free(void **st)
+{
+	int status = -1;
+	pid_t pid = fork();
+
+	if (pid == 0)
+		_exit(take_without_room());
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+		skip();
+	assert_int_equal(status, 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(own_bell_is_made_once_and_stands_high),
+		cmocka_unit_test(own_bell_is_one_that_peers_accept),
+		cmocka_unit_test(bell_is_kept_until_it_is_given_back),
+		cmocka_unit_test(bell_rings_when_a_holder_has_filled_it),
+		cmocka_unit_test(other_things_are_refused_and_closed),
+		cmocka_unit_test(bell_is_shared_when_the_mailbox_is_the_same),
+		cmocka_unit_test(bells_are_refused_when_there_are_too_many),
+		cmocka_unit_test(bell_is_refused_when_no_descriptor_is_free),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
