@@ -302,7 +302,7 @@ static int64_t time_left(const struct kernel_poll *k, uint64_t start)
 /* Only lanes, and only their octets, are waited for: a nap will do. */
 static bool can_nap(struct round *w, const struct kernel_poll *k)
 {
-	if (w->n != w->lanes || w->lanes > NAP_LANES || k->mask)
+	if (w->n != w->lanes || w->lanes > NAP_LANES || k->mask || !nap_hears(w->lanes))
 		return false;
 	for (size_t i = 0; i < w->lanes; i++)
 		if ((w->fds[i].events & (IN | OUT)) == 0 ||

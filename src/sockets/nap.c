@@ -31,34 +31,46 @@ struct waiter {
 
 #define WAITER_U32 2 /* FUTEX_32 */
 
-enum nap_signals nap_signals(bool afresh)
+/* What kinds of handlers there are. */
+#define SOME_END     1u
+#define SOME_RESTART 2u
+
+static uint32_t handlers(bool afresh)
 {
 	static _Atomic uint64_t looked;
 	static _Atomic uint32_t known;
 	uint64_t now = clock_coarse();
-	bool ends = false, restarts = false;
+	uint32_t found = 0;
 	int saved = errno;
 	struct sigaction a;
 
 	if (!afresh && now - atomic_load_explicit(&looked, memory_order_relaxed) < HANDLERS_NS)
-		return (enum nap_signals)atomic_load_explicit(&known, memory_order_relaxed);
+		return atomic_load_explicit(&known, memory_order_relaxed);
 	for (int i = 1; i < NSIG; i++) {
 		if (sigaction(i, NULL, &a) != 0 || a.sa_handler == SIG_DFL ||
 		    a.sa_handler == SIG_IGN)
 			continue;
-		if (a.sa_flags & SA_RESTART)
-			restarts = true;
-		else
-			ends = true;
+		found |= a.sa_flags & SA_RESTART ? SOME_RESTART : SOME_END;
 	}
-	atomic_store_explicit(&known,
-			      ends && restarts ? NAP_UNSURE
-			      : ends           ? NAP_ENDS
-					       : NAP_RESTARTS,
-			      memory_order_relaxed);
+	atomic_store_explicit(&known, found, memory_order_relaxed);
 	atomic_store_explicit(&looked, now, memory_order_relaxed);
 	errno = saved; /* some numbers are the C library's own */
-	return (enum nap_signals)atomic_load_explicit(&known, memory_order_relaxed);
+	return found;
+}
+
+enum nap_signals nap_signals(bool afresh)
+{
+	uint32_t found = handlers(afresh);
+
+	if (!(found & SOME_END))
+		return NAP_RESTARTS;
+	return found & SOME_RESTART ? NAP_UNSURE : NAP_ENDS;
+}
+
+bool nap_hears(size_t count)
+{
+	/* futex_waitv(2) is restarted like a read, the wait on one word never is. */
+	return count == 1 || !(handlers(false) & SOME_RESTART);
 }
 
 bool nap_goes_on(void)

@@ -27,6 +27,9 @@ enum nap_signals nap_signals(bool now);
 /* A handler has run. Does the call go on? */
 bool nap_goes_on(void);
 
+/* Would a nap on `count` lanes hear of every handler? The kernel goes on by itself with one on several when the
+ * handler lets it, and poll() must not. */
+bool nap_hears(size_t count);
 /* Whether it is worth it, and how the last one ended. `skip` is the waiter's own. */
 bool nap_pays(uint32_t *skip);
 void nap_noted(uint32_t *skip, bool paid);
