@@ -69,7 +69,7 @@ static void send_some(size_t want)
 	free(iov.iov_base);
 	CHECK(tx.pos == before);
 	if (lane_tx_publish(&tx, tx_word, n, bell))
-		CHECK(tx.pos == before + n + bell);
+		CHECK(tx.pos == before + n + bell && (!tx.belled || tx.can_ring));
 	else
 		CHECK(tx.pos == before);
 }
@@ -154,6 +154,7 @@ static void hints(void)
 	CHECK(lane_rx_behind(&rx, rx_word) <= LANE_RING);
 	(void)lane_rx_stirs(&rx);
 	(void)lane_rx_must_wake(&rx);
+	(void)lane_tx_carrier_is_empty(&tx);
 }
 
 /* What the other end of direction `i` writes. */
@@ -176,6 +177,25 @@ static void scribble(struct lane_dir *d, unsigned where, struct source *in)
 	}
 }
 
+static void fall_asleep(unsigned how)
+{
+	uint32_t value = 0;
+
+	/* And the other direction: the peer naps, or we have found its bell. */
+	if (how & 0x08)
+		tx.can_ring = !tx.can_ring;
+	if ((how & 0x08) && lane_tx_rouse(&tx))
+		CHECK(!(atomic_load(&dir[0].word) & LANE_NAPPING));
+	if ((how & 0x10) && lane_rx_nap(&rx, &value))
+		CHECK(value == atomic_load(lane_nap_word(&dir[1])) &&
+		      lane_rx_here(&rx) == lane_rx_seen(&rx));
+	if (lane_rx_arm(&rx, how & 0x80 ? lane_rx_seen(&rx) : lane_rx_here(&rx), how & 0x20)) {
+		CHECK(!(atomic_load(&dir[1].word) & LANE_BELLED) == !(how & 0x20));
+		if (how & 0x40)
+			lane_rx_disarm(&rx);
+	}
+}
+
 static void step(struct source *in)
 {
 	unsigned what = (unsigned)take(in, 1);
@@ -185,11 +205,7 @@ static void step(struct source *in)
 	case 1: send_some(take(in, 2) * (what & 0x80 ? 9 : 1)); break;
 	case 2: receive_some(take(in, 2) * (what & 0x80 ? 9 : 1), what & 0x40); break;
 	case 3: recall(); break;
-	case 4:
-		if (lane_rx_arm(&rx, what & 0x80 ? lane_rx_seen(&rx) : lane_rx_here(&rx), false) &&
-		    (what & 0x40))
-			lane_rx_disarm(&rx);
-		break;
+	case 4: fall_asleep(what); break;
 	case 5: take_back(what & 0x80); break;
 	case 6:
 	case 7: scribble(&dir[what >> 3 & 1], what >> 4, in); break;

@@ -34,7 +34,10 @@ static void write_word(struct attacker *a, struct lane_dir *d)
 
 	/* With a lock, or the victim's own changes would be lost most of the time. */
 	if (a->gentle || dice_roll(&a->dice, 2)) {
-		atomic_fetch_xor(&d->word, LANE_ATTACHED << dice_roll(&a->dice, 6));
+		/* Not those of a receiver that takes octets back: all would wait for it. */
+		atomic_fetch_xor(&d->word, dice_roll(&a->dice, 3) == 0
+						   ? LANE_NAPPING << dice_roll(&a->dice, 2)
+						   : LANE_ATTACHED << dice_roll(&a->dice, 6));
 		return;
 	}
 	switch (dice_roll(&a->dice, 4)) {
@@ -76,6 +79,7 @@ void attacker_write(struct attacker *a)
 	case 7:
 		atomic_store(&d->tx_cpu, (uint32_t)a->dice.state);
 		atomic_store(&d->rx_cpu, (uint32_t)a->dice.state);
+		atomic_store(&d->tx_sleeps, (uint32_t)a->dice.state);
 		break;
 	}
 	atomic_fetch_add_explicit(a->writes, 1, memory_order_relaxed);

@@ -24,6 +24,8 @@ struct area {
 	uint8_t *ring;
 	_Atomic uint32_t kept; /* the sender could not take back what was recalled */
 	_Atomic uint32_t done; /* the receiver has everything */
+	/* How receivers are woken beside the carrier: futex calls, what a set counts, and a bell. */
+	_Atomic uint32_t wakes, stir, rung, rings;
 };
 
 /* The carrier: octets in order, of which only so many fit. */
@@ -71,6 +73,8 @@ struct manners {
 	uint32_t peek;
 	uint32_t edge;   /* a receiver waits for news with octets unread */
 	uint32_t fright; /* a sleeper wakes for no reason */
+	uint32_t nap;    /* a receiver naps first */
+	uint32_t bell;   /* it sleeps with a bell; and the sender finds that bell */
 };
 
 struct sender {
@@ -86,10 +90,11 @@ struct sender {
 	uint64_t word;
 	size_t room, copied;
 	bool bell, pinned;
+	bool rouse, wake, ring; /* what is still to be told */
 	uint8_t octet;
 	struct iovec piece[2];
 	int pieces, at;
-	uint64_t count[8]; /* ways taken */
+	uint64_t count[9]; /* ways taken */
 };
 
 struct receiver {
@@ -104,17 +109,42 @@ struct receiver {
 	uint64_t word;
 	size_t limit;
 	bool peek, plain, stepped, took, armed;
-	bool edge;       /* it sleeps until there is more than ... */
-	uint64_t told;   /* ... the place it knows */
-	uint8_t *buffer; /* STREAM_PIECE */
+	bool belled;    /* it sleeps with its bell ... */
+	uint32_t rings; /* ... has heard so many of its rings, and seen so much stirring */
+	uint32_t stir;
+	uint32_t wakes, value; /* of a nap */
+	uint64_t since;        /* when it fell asleep, where time passes */
+	bool edge;             /* it sleeps until there is more than ... */
+	uint64_t told;         /* ... the place it knows */
+	uint8_t *buffer;       /* STREAM_PIECE */
 	struct iovec piece[2];
 	int pieces, at;
 	uint32_t patience;
-	uint64_t count[8];
+	uint64_t count[9];
 };
 
-enum { COUNT_RING, COUNT_CARRIER, COUNT_BELL, COUNT_FULL, COUNT_LEAVE, COUNT_RECALL, COUNT_KEPT };
-enum { COUNT_TAKEN, COUNT_LIMITED, COUNT_OPEN, COUNT_SLEPT, COUNT_BEHIND, COUNT_DOWN, COUNT_BACK };
+enum {
+	COUNT_RING,
+	COUNT_CARRIER,
+	COUNT_BELL,
+	COUNT_FULL,
+	COUNT_LEAVE,
+	COUNT_RECALL,
+	COUNT_WAKE,
+	COUNT_RANG,
+	COUNT_KEPT
+};
+enum {
+	COUNT_TAKEN,
+	COUNT_LIMITED,
+	COUNT_OPEN,
+	COUNT_SLEPT,
+	COUNT_BEHIND,
+	COUNT_DOWN,
+	COUNT_BACK,
+	COUNT_NAPPED,
+	COUNT_HEARD
+};
 
 /* Both ends at `pos`, of a lane through which `tail` octets and `turns` turns have gone. */
 void course_begin(struct area *area, struct sender *s, struct receiver *r, uint64_t pos,
@@ -124,10 +154,12 @@ bool sender_step(struct sender *s);
 bool receiver_step(struct receiver *r);
 bool sender_is_done(const struct sender *s);
 bool receiver_is_done(const struct receiver *r);
-/* Must the sender still put octets on the carrier that it has promised? */
+/* Must the sender still put octets on the carrier that it has promised, or tell of others? */
 bool sender_owes(const struct sender *s);
-/* Does the receiver rely on the carrier to wake it? */
+/* Does the receiver rely on the carrier to wake it, and on its bell if that was not rung yet? */
 bool receiver_sleeps(const struct receiver *r);
+/* It naps, nobody has woken it, and something was published. */
+bool receiver_oversleeps(const struct receiver *r);
 /* ... and was something published that it did not know of? */
 bool receiver_misses(const struct receiver *r);
 

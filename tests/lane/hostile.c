@@ -33,7 +33,7 @@ static struct {
 	struct lane_dir *dir[2];
 	uint8_t *ring[2];
 	uint8_t *out, *in; /* WANT octets, then a page that nobody may touch */
-	uint64_t calls, breaks, ring_octets, bells, recalls;
+	uint64_t calls, breaks, ring_octets, bells, recalls, wakes, rings;
 } victim;
 
 /* What all processes share. */
@@ -114,6 +114,10 @@ static bool put_ring(size_t want, size_t room, uint64_t word, bool bell)
 	COURSE_CHECK(victim.tx.pos == before + n);
 	victim.ring_octets += n - bell;
 	victim.bells += bell;
+	/* Who cannot ring must not be asked to. */
+	COURSE_CHECK(!victim.tx.belled || victim.tx.can_ring);
+	victim.wakes += victim.tx.wake;
+	victim.rings += victim.tx.belled;
 	return true;
 }
 
@@ -190,6 +194,17 @@ static size_t copy_ring(size_t want, size_t n)
 	return lane_rx_copy(&victim.rx, &to, 0, min_size(n, want));
 }
 
+/* Nobody wakes us but an end of patience. */
+static void fall_asleep(void)
+{
+	uint32_t value = 0;
+
+	if (dice_roll(&dice, 2) && lane_rx_nap(&victim.rx, &value))
+		COURSE_CHECK(value & LANE_NAPPING >> 32);
+	if (lane_rx_arm(&victim.rx, lane_rx_here(&victim.rx), dice_roll(&dice, 2)))
+		lane_rx_disarm(&victim.rx);
+}
+
 /* As gather() and peek() of stream_rx.c. */
 static bool receive_some(size_t want, bool peek)
 {
@@ -226,10 +241,7 @@ static bool receive_some(size_t want, bool peek)
 			lane_rx_taken(&victim.rx, 1, false);
 			lane_rx_exit(&victim.rx);
 			return true;
-		case LANE_FROM_NOTHING:
-			if (lane_rx_arm(&victim.rx, lane_rx_here(&victim.rx), false))
-				lane_rx_disarm(&victim.rx);
-			return true;
+		case LANE_FROM_NOTHING: fall_asleep(); return true;
 		case LANE_FROM_BROKEN: return false;
 		default: course_fail("a place that does not exist");
 		}
@@ -246,6 +258,10 @@ static bool one_call(void)
 	victim.calls++;
 	(void)lane_rx_stirs(&victim.rx);
 	(void)lane_tx_unread(&victim.tx);
+	(void)lane_tx_carrier_is_empty(&victim.tx);
+	(void)lane_rx_must_wake(&victim.rx);
+	victim.wakes += lane_tx_rouse(&victim.tx);
+	victim.tx.can_ring = dice_roll(&dice, 2);
 	COURSE_CHECK(lane_rx_ready(&victim.rx) <= LANE_RING);
 	atomic_store_explicit(&shared->pos, dice_roll(&dice, 2) ? victim.tx.pos : victim.rx.pos,
 			      memory_order_relaxed);
@@ -266,7 +282,9 @@ static uint8_t queue[PAGE], buffer[STREAM_PIECE];
 
 static void begin_healthy(struct lane_shared *lane, uint8_t *ring)
 {
-	static const struct manners m = { .large = 20, .peek = 100, .edge = 50, .fright = 10 };
+	static const struct manners m = {
+		.large = 20, .peek = 100, .edge = 50, .fright = 10, .nap = 300, .bell = 500
+	};
 
 	area = (struct area) { .dir = &lane->dir[0], .ring = ring };
 	carrier_init_queue(&carrier, queue, sizeof(queue));
@@ -313,6 +331,7 @@ static void run(size_t mood, uint64_t calls, bool process, bool healthy)
 			      .dice = { seed * 8 + 5 } };
 
 	victim.calls = victim.breaks = victim.ring_octets = victim.bells = victim.recalls = 0;
+	victim.wakes = victim.rings = 0;
 	atomic_store(&shared->stop, 0);
 	atomic_store(&shared->writes, 0);
 	connect_again();
@@ -330,9 +349,10 @@ static void run(size_t mood, uint64_t calls, bool process, bool healthy)
 	}
 	COURSE_CHECK(attacker_stop(&a));
 	printf("%s: %" PRIu64 " calls, %" PRIu64 " writes, broken %" PRIu64
-	       " times; ring octets %" PRIu64 ", bells %" PRIu64 ", recalls %" PRIu64 "\n",
+	       " times; ring octets %" PRIu64 ", bells %" PRIu64 ", recalls %" PRIu64
+	       ", wakes %" PRIu64 ", rings %" PRIu64 "\n",
 	       moods[mood].name, victim.calls, atomic_load(&shared->writes), victim.breaks,
-	       victim.ring_octets, victim.bells, victim.recalls);
+	       victim.ring_octets, victim.bells, victim.recalls, victim.wakes, victim.rings);
 	fflush(stdout);
 }
 

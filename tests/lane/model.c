@@ -68,6 +68,8 @@ static void begin(struct way *w)
 		.peek = dice_roll(&dice, 2) ? 0 : 200,
 		.edge = dice_roll(&dice, 3) ? 0 : 100,
 		.fright = dice_roll(&dice, 2) ? 0 : 20,
+		.nap = dice_roll(&dice, 2) ? 0 : 700,
+		.bell = dice_roll(&dice, 2) ? 0 : 100 + dice_roll(&dice, 900),
 	};
 
 	carrier_init_queue(&w->carrier, w->queue,
@@ -90,6 +92,8 @@ static void check(struct way *w)
 	    (receiver_misses(&w->receiver) ||
 	     (!w->receiver.edge && w->sender.tx.pos > w->receiver.rx.pos)))
 		course_fail("the receiver sleeps on octets that were published");
+	if (receiver_oversleeps(&w->receiver) && !sender_owes(&w->sender))
+		course_fail("a nap goes on though octets were published");
 	if (w->idle > 100000)
 		course_fail("nothing moves");
 }
@@ -140,10 +144,10 @@ static void run(uint64_t steps)
 /* What a run has not done it has not tried. */
 static void summary(bool enough)
 {
-	static const char *const out[] = { "ring",  "carrier", "bell", "full",
-					   "leave", "recall",  "kept" };
-	static const char *const in[] = { "taken",  "limited", "open", "slept",
-					  "behind", "down",    "back" };
+	static const char *const out[] = { "ring",   "carrier", "bell", "full", "leave",
+					   "recall", "wake",    "rang", "kept" };
+	static const char *const in[] = { "taken", "limited", "open",   "slept", "behind",
+					  "down",  "back",    "napped", "heard" };
 
 	printf("%" PRIu64 " steps, %" PRIu64 " lives\n", step, lives);
 	for (size_t i = 0; i < ARRAY_SIZE(out); i++) {

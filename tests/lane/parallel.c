@@ -71,6 +71,8 @@ static void begin(uint64_t pos)
 		.peek = dice_roll(&dice, 2) ? 0 : 200,
 		.edge = dice_roll(&dice, 3) ? 0 : 10,
 		.fright = dice_roll(&dice, 2) ? 0 : 20,
+		.nap = dice_roll(&dice, 2) ? 0 : 700,
+		.bell = dice_roll(&dice, 2) ? 0 : 100 + dice_roll(&dice, 900),
 	};
 
 	course_begin(area, &sender, &receiver, pos, 0u - dice_roll(&dice, 1 << 20),
@@ -141,8 +143,9 @@ int main(int argc, char **argv)
 		carrier_fini_socket(&carrier);
 	}
 	printf("%" PRIu64 " lives, %" PRIu64 " octets; ring %" PRIu64 ", slept %" PRIu64
-	       ", stepped down %" PRIu64 "\n",
+	       ", napped %" PRIu64 ", heard the bell %" PRIu64 ", stepped down %" PRIu64 "\n",
 	       lives, pos, receiver.count[COUNT_TAKEN], receiver.count[COUNT_SLEPT],
+	       receiver.count[COUNT_NAPPED], receiver.count[COUNT_HEARD],
 	       receiver.count[COUNT_DOWN]);
 	/* What comes out of the ring at all shows that there was a lane to try. */
 	COURSE_CHECK(lives < 20 || receiver.count[COUNT_TAKEN] > 0);

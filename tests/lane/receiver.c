@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The receiving end, as stream_rx.c has it. */
 #include <string.h>
+#include <time.h>
 
 #include "base/util.h"
 #include "lane/course.h"
@@ -15,8 +16,13 @@ enum {
 	INSIDE,
 	EXIT,
 	ASK, /* the ring is empty: does the carrier say anything? */
+	NAP,
+	NAP_FALL,
+	NAPPED,
 	ARM,
 	ARM_LOOK,
+	ANSWER, /* from here on the bell may be rung */
+	ANSWERED,
 	ASLEEP,
 	DISARM,
 	DOWN, /* stepping down to the carrier */
@@ -26,6 +32,17 @@ enum {
 	PLAIN,
 };
 
+/* Nobody sleeps so long in a test that goes on. */
+#define LONG_S 60
+
+static uint64_t now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+	return (uint64_t)t.tv_sec;
+}
+
 bool receiver_is_done(const struct receiver *r)
 {
 	return r->rx.pos == r->end;
@@ -33,7 +50,13 @@ bool receiver_is_done(const struct receiver *r)
 
 bool receiver_sleeps(const struct receiver *r)
 {
-	return r->state == ASLEEP;
+	return r->state == ASLEEP && !(r->belled && atomic_load(&r->area->rings) != r->rings);
+}
+
+bool receiver_oversleeps(const struct receiver *r)
+{
+	return r->state == NAPPED && atomic_load(&r->area->wakes) == r->wakes &&
+	       lane_rx_stirs(&r->rx);
 }
 
 void course_begin(struct area *area, struct sender *s, struct receiver *r, uint64_t pos,
@@ -52,7 +75,9 @@ void course_begin(struct area *area, struct sender *s, struct receiver *r, uint6
 	s->state = r->state = IDLE;
 	s->sent = pos;
 	s->left = r->left = 0;
-	s->pinned = r->plain = r->stepped = r->edge = false;
+	s->pinned = r->plain = r->stepped = r->edge = r->belled = false;
+	s->rouse = s->wake = s->ring = false;
+	atomic_store(&area->rung, 0);
 	lane_tx_init(&s->tx, d, area->ring, pos);
 	lane_rx_init(&r->rx, d, area->ring, pos);
 	s->tx.tail = s->tx.base = s->tx.head = r->rx.head = tail;
@@ -191,7 +216,45 @@ static bool ask(struct receiver *r)
 		r->state = LOOK;
 	} else {
 		r->state = dice_roll(&r->dice, 4) == 0 ? IDLE : ARM;
+		if (r->state == ARM && dice_roll(&r->dice, 1000) < r->manners.nap)
+			r->state = NAP;
 	}
+	return true;
+}
+
+static bool nap(struct receiver *r)
+{
+	r->state = lane_rx_nap(&r->rx, &r->value) ? NAP_FALL : LOOK;
+	return true;
+}
+
+/* As the kernel does it: nobody sleeps on a word that has changed. */
+static bool nap_fall(struct receiver *r)
+{
+	r->wakes = atomic_load(&r->area->wakes);
+	r->since = now();
+	r->state = atomic_load(lane_nap_word(r->area->dir)) == r->value ? NAPPED : LOOK;
+	return true;
+}
+
+/* Where time passes, nobody sleeps for ever. */
+static void check_time(const struct receiver *r)
+{
+	if (r->carrier->fd[1] && now() - r->since > LONG_S)
+		course_fail("the receiver is never woken");
+}
+
+static bool napped(struct receiver *r)
+{
+	if (atomic_load(&r->area->wakes) != r->wakes) {
+		r->count[COUNT_NAPPED]++;
+		r->state = LOOK;
+		return true;
+	}
+	check_time(r);
+	if (dice_roll(&r->dice, 1000) >= r->manners.fright)
+		return false;
+	r->state = ARM; /* its time is over */
 	return true;
 }
 
@@ -199,8 +262,25 @@ static bool arm(struct receiver *r)
 {
 	if (!r->edge)
 		r->told = lane_rx_here(&r->rx);
-	r->armed = lane_rx_arm(&r->rx, r->told, false);
-	r->state = r->armed ? ASLEEP : r->edge ? LOOK : ARM_LOOK;
+	r->belled = dice_roll(&r->dice, 1000) < r->manners.bell;
+	r->stir = atomic_load(&r->area->stir);
+	r->armed = lane_rx_arm(&r->rx, r->told, r->belled);
+	r->since = now();
+	r->state = r->armed && r->belled ? ANSWER : r->armed ? ASLEEP : r->edge ? LOOK : ARM_LOOK;
+	return true;
+}
+
+/* As epoll_answer(). */
+static bool answer(struct receiver *r)
+{
+	atomic_store(&r->area->rung, 0);
+	r->state = ANSWERED;
+	return true;
+}
+
+static bool answered(struct receiver *r)
+{
+	r->state = atomic_load(&r->area->stir) != r->stir ? DISARM : ASLEEP;
 	return true;
 }
 
@@ -217,7 +297,7 @@ static bool arm_look(struct receiver *r)
 
 	COURSE_CHECK(from != LANE_FROM_BROKEN);
 	/* Octets are on their way by the carrier: they will wake us. */
-	r->armed = false;
+	r->armed = r->belled = false;
 	r->state = from == LANE_FROM_CARRIER ? ASLEEP : from == LANE_FROM_RING ? LOOK : ARM;
 	return true;
 }
@@ -230,10 +310,16 @@ static bool asleep(struct receiver *r)
 		r->state = DISARM;
 		return true;
 	}
+	if (r->belled && atomic_load(&r->area->rings) != r->rings) {
+		r->count[COUNT_HEARD]++;
+		r->state = DISARM;
+		return true;
+	}
 	/* Nothing new may come at all. */
 	if (r->edge && r->carrier->get(r->carrier, &octet, 1, true) == 0)
 		return false;
-	if (r->carrier->fd[1] && !r->carrier->await(r->carrier))
+	check_time(r);
+	if (r->carrier->fd[1] && !r->belled && !r->carrier->await(r->carrier))
 		course_fail("the receiver is never woken");
 	if (r->carrier->get(r->carrier, &octet, 1, true) == 0)
 		return false;
@@ -245,7 +331,8 @@ static bool asleep(struct receiver *r)
 static bool disarm(struct receiver *r)
 {
 	lane_rx_disarm(&r->rx);
-	r->edge = false;
+	r->rings = atomic_load(&r->area->rings);
+	r->edge = r->belled = false;
 	r->state = r->plain ? PLAIN : dice_roll(&r->dice, 2) ? IDLE : LOOK;
 	return true;
 }
@@ -330,12 +417,18 @@ static bool plain(struct receiver *r)
 bool receiver_step(struct receiver *r)
 {
 	static bool (*const step[])(struct receiver *) = {
-		[IDLE] = idle,     [LOOK] = look,         [COPY] = copy,
-		[TAKEN] = taken,   [CARRIER] = carrier,   [ENTER] = enter,
-		[INSIDE] = inside, [EXIT] = leave,        [ASK] = ask,
-		[ARM] = arm,       [ARM_LOOK] = arm_look, [ASLEEP] = asleep,
-		[DISARM] = disarm, [DOWN] = down,         [DOWN_QUIET] = down_quiet,
-		[AWAIT] = await,   [TAKING] = take_back,  [PLAIN] = plain,
+		[IDLE] = idle,         [LOOK] = look,
+		[COPY] = copy,         [TAKEN] = taken,
+		[CARRIER] = carrier,   [ENTER] = enter,
+		[INSIDE] = inside,     [EXIT] = leave,
+		[ASK] = ask,           [NAP] = nap,
+		[NAP_FALL] = nap_fall, [NAPPED] = napped,
+		[ANSWER] = answer,     [ANSWERED] = answered,
+		[ARM] = arm,           [ARM_LOOK] = arm_look,
+		[ASLEEP] = asleep,     [DISARM] = disarm,
+		[DOWN] = down,         [DOWN_QUIET] = down_quiet,
+		[AWAIT] = await,       [TAKING] = take_back,
+		[PLAIN] = plain,
 	};
 
 	return step[r->state](r);

@@ -11,6 +11,10 @@ enum {
 	COPY,
 	PUBLISH,
 	BELL, /* promised, not yet on the carrier */
+	TELL, /* whoever naps or waits for its bell */
+	WAKE,
+	RING,
+	RANG,
 	CARRIER,
 	FULL,
 	LEAVE,
@@ -25,7 +29,7 @@ bool sender_is_done(const struct sender *s)
 
 bool sender_owes(const struct sender *s)
 {
-	return s->state == BELL || s->state == RESEND;
+	return (s->state >= BELL && s->state <= RANG) || s->state == RESEND;
 }
 
 static uint64_t load(const struct sender *s)
@@ -64,6 +68,8 @@ static bool look(struct sender *s)
 		s->state = LEAVE;
 		return true;
 	}
+	if ((load(s) & LANE_BELLED) && dice_roll(&s->dice, 1000) < s->manners.bell)
+		s->tx.can_ring = true;
 	s->room = 0;
 	way = lane_tx_look(&s->tx, s->left, &s->word, &s->room);
 	COURSE_CHECK(way != LANE_BROKEN);
@@ -103,8 +109,10 @@ static bool publish(struct sender *s)
 	s->left -= s->copied + s->bell;
 	COURSE_CHECK(s->tx.pos == s->sent);
 	s->count[s->bell ? COUNT_BELL : COUNT_RING]++;
-	if (s->bell)
-		s->state = BELL;
+	COURSE_CHECK(!s->tx.belled || s->tx.can_ring);
+	s->wake = s->tx.wake;
+	s->ring = s->tx.belled;
+	s->state = s->bell ? BELL : TELL;
 	return true;
 }
 
@@ -112,8 +120,50 @@ static bool ring_bell(struct sender *s)
 {
 	if (s->carrier->put(s->carrier, &s->octet, 1) == 0)
 		return false;
+	s->state = TELL;
+	return true;
+}
+
+/* As tell() of stream_tx.c, in its order. */
+static bool tell(struct sender *s)
+{
+	if (s->rouse && lane_tx_rouse(&s->tx))
+		s->wake = true;
+	s->rouse = false;
+	atomic_fetch_add(&s->area->stir, 1);
+	s->state = s->wake ? WAKE : s->ring ? RING : LOOK;
+	return true;
+}
+
+static bool wake(struct sender *s)
+{
+	atomic_fetch_add(&s->area->wakes, 1);
+	s->count[COUNT_WAKE]++;
+	s->wake = false;
+	s->state = s->ring ? RING : LOOK;
+	return true;
+}
+
+static bool ring(struct sender *s)
+{
+	s->state = atomic_exchange(&s->area->rung, 1) ? LOOK : RANG;
+	s->ring = false;
+	return true;
+}
+
+static bool rang(struct sender *s)
+{
+	atomic_fetch_add(&s->area->rings, 1);
+	s->count[COUNT_RANG]++;
 	s->state = LOOK;
 	return true;
+}
+
+/* Something has changed that nobody publishes: nappers must see it. */
+static void rouse(struct sender *s)
+{
+	s->rouse = true;
+	s->state = TELL;
 }
 
 static bool put_carrier(struct sender *s)
@@ -126,7 +176,7 @@ static bool put_carrier(struct sender *s)
 	if (n == 0)
 		return false;
 	s->count[COUNT_CARRIER]++;
-	s->state = LOOK;
+	rouse(s);
 	return true;
 }
 
@@ -183,7 +233,9 @@ static bool leave_now(struct sender *s)
 	if (!lane_tx_in_ring(&s->tx))
 		return true;
 	s->count[COUNT_LEAVE]++;
-	if (!lane_tx_leave(&s->tx, s->word))
+	if (lane_tx_leave(&s->tx, s->word))
+		rouse(s);
+	else
 		s->state = LEAVE;
 	return true;
 }
@@ -194,7 +246,7 @@ static bool resend(struct sender *s)
 	size_t n;
 
 	if (s->at >= s->pieces) {
-		s->state = s->left ? LOOK : IDLE;
+		rouse(s);
 		return true;
 	}
 	n = s->carrier->put(s->carrier, p->iov_base, p->iov_len);
@@ -210,10 +262,11 @@ static bool resend(struct sender *s)
 bool sender_step(struct sender *s)
 {
 	static bool (*const step[])(struct sender *) = {
-		[IDLE] = idle,       [LOOK] = look,      [COPY] = copy,
-		[PUBLISH] = publish, [BELL] = ring_bell, [CARRIER] = put_carrier,
-		[FULL] = full,       [LEAVE] = leave,    [LEAVE_NOW] = leave_now,
-		[RESEND] = resend,
+		[IDLE] = idle,           [LOOK] = look,      [COPY] = copy,
+		[PUBLISH] = publish,     [BELL] = ring_bell, [TELL] = tell,
+		[WAKE] = wake,           [RING] = ring,      [RANG] = rang,
+		[CARRIER] = put_carrier, [FULL] = full,      [LEAVE] = leave,
+		[LEAVE_NOW] = leave_now, [RESEND] = resend,
 	};
 
 	return step[s->state](s);
