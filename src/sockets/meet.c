@@ -261,16 +261,16 @@ static void read_letter(int s, pid_t pid)
 							: -1;
 	struct cmsghdr *c = size >= 0 ? CMSG_FIRSTHDR(&msg) : NULL;
 	int fds[2 * LETTER_FDS + 1];
+	bool whole = size == (ssize_t)sizeof(letter) && !(msg.msg_flags & MSG_TRUNC);
 	size_t n;
 
 	if (!c || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
 		return;
 	n = min_size((c->cmsg_len - CMSG_LEN(0)) / sizeof(int), ARRAY_SIZE(fds));
 	memcpy(fds, CMSG_DATA(c), n * sizeof(int));
-	if (size == (ssize_t)sizeof(letter) && letter.kind == LETTER_LANES &&
-	    (n == 1 || n == LETTER_FDS))
+	if (whole && letter.kind == LETTER_LANES && (n == 1 || n == LETTER_FDS))
 		take_lanes(&letter, pid, fds, n);
-	else if (size == (ssize_t)sizeof(letter) && letter.kind == LETTER_BELL && n == 1)
+	else if (whole && letter.kind == LETTER_BELL && n == 1)
 		take_bell(&letter, pid, fds[0]);
 	else
 		for (size_t i = 0; i < n; i++)

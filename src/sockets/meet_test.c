@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -24,6 +25,7 @@
 
 #include "base/util.h"
 #include "sockets/arena.h"
+#include "sockets/bell.h"
 #include "sockets/board.h"
 #include "sockets/hello.h"
 #include "sockets/meet.h"
@@ -439,9 +441,19 @@ static void nothing_happens_when_board_is_full_of_nonsense(void **st)
 
 /* --- the mailbox */
 
-static int make_memory(size_t size, int seals, uint64_t magic)
+/* As meet.c has it. */
+struct letter {
+	uint32_t kind;
+	uint64_t arena;
+	uint8_t mailbox[MAILBOX_NAME];
+};
+
+#define MOST_FDS 100
+#define NOBODY   0xabcdef /* the id of memory that must not be accepted */
+
+static int make_memory(size_t size, int seals, uint64_t magic, uint64_t id)
 {
-	uint64_t head[2] = { magic, 0xabcdef };
+	uint64_t head[2] = { magic, id };
 	int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
 	assert_int_equal(ftruncate(fd, (off_t)size), 0);
@@ -451,18 +463,24 @@ static int make_memory(size_t size, int seals, uint64_t magic)
 	return fd;
 }
 
-/* Put `n` times the descriptor and `octets` octets into the mailbox that the offer names. */
-static void mail(const struct board_slot *slot, int fd, int n, size_t octets)
+static int good_memory(uint64_t id)
+{
+	return make_memory(sizeof(struct arena_shared), SEALS, ARENA_MAGIC, id);
+}
+
+/* Put `size` octets of a letter and `n` descriptors into a mailbox; closes them. */
+static void mail(const uint8_t *mailbox, const void *letter, size_t size, const int *fds, size_t n)
 {
 	struct sockaddr_un name = { .sun_family = AF_UNIX };
-	size_t length = strnlen((const char *)slot->mailbox + 1, sizeof(slot->mailbox) - 1) + 1;
-	char control[CMSG_SPACE(4 * sizeof(int))] = { 0 };
-	char data[4] = "LLL";
-	struct iovec iov = { data, octets };
+	size_t length = strnlen((const char *)mailbox + 1, MAILBOX_NAME - 1) + 1;
+	char control[CMSG_SPACE(MOST_FDS * sizeof(int))] = { 0 };
+	uint8_t data[sizeof(struct letter) + 8] = { 0 };
+	struct iovec iov = { data, size };
 	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
 	int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
-	memcpy(name.sun_path, slot->mailbox, sizeof(slot->mailbox));
+	memcpy(data, letter, sizeof(struct letter));
+	memcpy(name.sun_path, mailbox, MAILBOX_NAME);
 	assert_int_equal(connect(s, (struct sockaddr *)&name,
 				 (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length)),
 			 0);
@@ -470,55 +488,85 @@ static void mail(const struct board_slot *slot, int fd, int n, size_t octets)
 		struct cmsghdr *c;
 
 		msg.msg_control = control;
-		msg.msg_controllen = CMSG_SPACE((size_t)n * sizeof(int));
+		msg.msg_controllen = CMSG_SPACE(n * sizeof(int));
 		c = CMSG_FIRSTHDR(&msg);
 		c->cmsg_level = SOL_SOCKET;
 		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN((size_t)n * sizeof(int));
-		for (int i = 0; i < n; i++)
-			memcpy(CMSG_DATA(c) + (size_t)i * sizeof(int), &fd, sizeof(int));
+		c->cmsg_len = CMSG_LEN(n * sizeof(int));
+		memcpy(CMSG_DATA(c), fds, n * sizeof(int));
 	}
-	assert_int_equal(sendmsg(s, &msg, MSG_NOSIGNAL), octets);
+	assert_int_equal(sendmsg(s, &msg, MSG_NOSIGNAL), size);
 	close(s);
-	close(fd);
+	for (size_t i = 0; i < n; i++)
+		if (i == 0 || fds[i] != fds[0])
+			close(fds[i]);
 }
 
-/* The offer is taken as if memory 0xabcdef had been sent; the mailbox is emptied over it. */
-static void check_refused(void)
+/* The same descriptor `n` times, as if it were lanes. */
+static void mail_lanes(const struct board_slot *slot, int fd, size_t n, size_t size)
+{
+	struct letter letter = { .kind = 'L' };
+	int fds[MOST_FDS];
+
+	for (size_t i = 0; i < MOST_FDS; i++)
+		fds[i] = fd;
+	memcpy(letter.mailbox, slot->mailbox, MAILBOX_NAME);
+	mail(slot->mailbox, &letter, size, fds, n);
+	if (n == 0)
+		close(fd);
+}
+
+/* The offer is taken as if this memory had been sent; the mailbox is emptied over it. */
+static void empty_mailbox(uint64_t arena)
 {
 	struct board_slot slot = slot_of(&near);
-	int before;
 
 	slot.state = BOARD_CLAIMED;
-	slot.arena = 0xabcdef;
+	slot.arena = arena;
 	slot.claimer = far.cookie;
 	slot.role = far.role;
-	before = open_fds();
 	assert_true(board_write(near.slot, &slot));
 	assert_int_equal(meet_check(&near, &why), MEET_NEVER);
-	assert_null(arena_by_id(0xabcdef));
+}
+
+static void check_refused(void)
+{
+	int before;
+
+	bell_own();
+	before = open_fds();
+	empty_mailbox(NOBODY);
+	assert_null(arena_by_id(NOBODY));
 	assert_int_equal(open_fds(), before);
 }
 
 static void mail_is_refused_when_memory_is_not_as_it_should_be(void **st)
 {
-	const size_t size = sizeof(struct arena_shared);
+	const size_t size = sizeof(struct arena_shared), whole = sizeof(struct letter);
 	const struct {
 		size_t size;
 		int seals;
 		uint64_t magic;
-		int n;
-		size_t octets;
+		size_t n, octets;
 	} bad[] = {
-		{ size / 2, SEALS, ARENA_MAGIC, 1, 1 },
-		{ size, 0, ARENA_MAGIC, 1, 1 },
-		{ size, SEALS, 1, 1, 1 },
-		{ size + 4096, SEALS, ARENA_MAGIC, 1, 1 },
+		{ size / 2, SEALS, ARENA_MAGIC, 1, whole },
+		{ size / 2, SEALS, ARENA_MAGIC, 2, whole },
+		{ size, 0, ARENA_MAGIC, 1, whole },
+		{ size, SEALS & ~F_SEAL_SHRINK, ARENA_MAGIC, 2, whole },
+		{ size, SEALS, 1, 1, whole },
+		{ size, SEALS, 1, 2, whole },
+		{ size + 4096, SEALS, ARENA_MAGIC, 1, whole },
+		{ size, SEALS, ARENA_MAGIC, 0, whole },
+		{ size, SEALS, ARENA_MAGIC, 3, whole },
+		{ size, SEALS, ARENA_MAGIC, 4, whole },
+		{ size, SEALS, ARENA_MAGIC, 5, whole },
+		{ size, SEALS, ARENA_MAGIC, MOST_FDS, whole },
+		{ size, SEALS, ARENA_MAGIC, 1, 0 },
 		{ size, SEALS, ARENA_MAGIC, 2, 1 },
-		{ size, SEALS, ARENA_MAGIC, 3, 1 },
-		{ size / 2, SEALS, ARENA_MAGIC, 1, 0 },
-		{ size, SEALS, ARENA_MAGIC, 0, 1 },
-		{ size, SEALS, ARENA_MAGIC, 2, 0 },
+		{ size, SEALS, ARENA_MAGIC, 1, sizeof(int) },
+		{ size, SEALS, ARENA_MAGIC, 1, whole - 1 },
+		{ size, SEALS, ARENA_MAGIC, 1, whole + 1 },
+		{ size, SEALS, ARENA_MAGIC, 2, whole + 8 },
 	};
 
 	NEED_ROOT();
@@ -527,10 +575,205 @@ static void mail_is_refused_when_memory_is_not_as_it_should_be(void **st)
 
 		post(&near);
 		slot = slot_of(&near);
-		mail(&slot, make_memory(bad[i].size, bad[i].seals, bad[i].magic), bad[i].n,
-		     bad[i].octets);
+		mail_lanes(&slot, make_memory(bad[i].size, bad[i].seals, bad[i].magic, NOBODY),
+			   bad[i].n, bad[i].octets);
 		check_refused();
 	}
+}
+
+/* --- bells in the mail */
+
+static int make_bell(int *look)
+{
+	int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+
+	assert_true(fd >= 0);
+	*look = dup(fd);
+	return fd;
+}
+
+/* How often it was rung since the last look. */
+static uint64_t count(int fd)
+{
+	uint64_t n = 0;
+
+	return read(fd, &n, sizeof(n)) == sizeof(n) ? n : 0;
+}
+
+static uint32_t holds(struct arena *a, int side)
+{
+	return atomic_load(&arena_memory(a)->holds[side]);
+}
+
+/* What comes with the memory is kept if it is a bell. Either way the sender gets ours, and what we send to
+ * ourselves here is for memory that we have not made. */
+static void lanes_are_taken_with_and_without_a_bell(void **st)
+{
+	static uint64_t id = 0x1000;
+	int ends[2], look = -1;
+
+	NEED_ROOT();
+	bell_own();
+	for (int i = 0; i < 3; i++) {
+		struct letter letter = { .kind = 'L' };
+		struct board_slot slot;
+		struct arena *a;
+		int fds[2], before;
+
+		post(&near);
+		before = open_fds();
+		slot = slot_of(&near);
+		memcpy(letter.mailbox, slot.mailbox, MAILBOX_NAME);
+		letter.mailbox[7] = (uint8_t)(100 + i); /* a name of its own; nobody is there */
+		fds[0] = good_memory(++id);
+		if (i == 1) {
+			fds[1] = make_bell(&look);
+		} else if (i == 2) {
+			assert_int_equal(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+			fds[1] = ends[1];
+			close(ends[0]);
+		}
+		mail(slot.mailbox, &letter, sizeof(letter), fds, i == 0 ? 1 : 2);
+		empty_mailbox(id);
+		a = arena_by_id(id);
+		assert_non_null(a);
+		assert_int_equal(holds(a, 0), 0);
+		assert_int_equal(holds(a, 1), i == 1);
+		assert_int_equal(arena_bell(a) >= 0, i == 1);
+		assert_int_equal(open_fds(), before + (i == 1 ? 2 : 0));
+		if (i == 1) {
+			bell_ring(arena_bell(a));
+			assert_int_equal(count(look), 1);
+			close(look);
+		}
+	}
+}
+
+/* Both ends are here, so both bells are ours. */
+static void bells_are_exchanged_when_ends_meet(void **st)
+{
+	NEED_ROOT();
+	post(&near);
+	assert_int_equal(meet_peer(&far, &why), MEET_LANE);
+	assert_int_equal(meet_check(&near, &why), MEET_LANE);
+	assert_true(arena_bell(near.arena) >= 0);
+	errno = EDOM;
+	assert_true(meet_bell(&far) >= 0);
+	assert_int_equal(errno, EDOM);
+	assert_int_equal(meet_bell(&near), arena_bell(near.arena));
+	assert_int_equal(holds(near.arena, 0), 1);
+	assert_int_equal(holds(near.arena, 1), 1);
+	count(bell_own());
+	bell_ring(meet_bell(&far));
+	assert_int_equal(count(bell_own()), 1);
+}
+
+/* The maker asks a few times whether it has come; who attached got it with the memory, or never. */
+static void maker_asks_so_often_when_no_bell_comes(void **st)
+{
+	NEED_ROOT();
+	process_drop(OUR_MAILBOX); /* with a new name the memory is new */
+	post(&near);
+	assert_int_equal(meet_peer(&far, &why), MEET_LANE);
+	process_drop(OUR_MAILBOX);
+	far.side = 1;
+	assert_int_equal(meet_bell(&far), -1);
+	assert_int_equal(far.bell_asked, 0);
+	far.side = 0;
+	for (int i = 0; i < 20; i++)
+		assert_int_equal(meet_bell(&far), -1);
+	assert_true(far.bell_asked > 0 && far.bell_asked < 20);
+}
+
+static void mail_bell(const struct board_slot *slot, uint32_t kind, uint64_t arena, uint8_t who,
+		      size_t size, const int *fds, size_t n)
+{
+	struct letter letter = { .kind = kind, .arena = arena };
+
+	memcpy(letter.mailbox, slot->mailbox, MAILBOX_NAME);
+	letter.mailbox[7] = who;
+	mail(slot->mailbox, &letter, size, fds, n);
+}
+
+static void bells_are_refused_when_nobody_waits_for_them(void **st)
+{
+	const size_t whole = sizeof(struct letter);
+	struct board_slot slot;
+	struct arena *made;
+	uint64_t id;
+
+	NEED_ROOT();
+	post(&near);
+	slot = slot_of(&near);
+	/* Memory that we have made for ourselves, as the peer. */
+	assert_int_equal(meet_peer(&far, &why), MEET_LANE);
+	made = far.arena;
+	id = arena_id(made);
+	assert_int_equal(meet_check(&near, &why), MEET_LANE);
+	end(st);
+	begin(st);
+	for (int i = 0; i < 10; i++) {
+		int fds[3], look[3], before, had, rings = arena_bell(made);
+
+		post(&near);
+		before = open_fds();
+		for (int n = 0; n < 3; n++)
+			fds[n] = make_bell(&look[n]);
+		switch (i) {
+		case 0: mail_bell(&slot, 'B', NOBODY, 9, whole, fds, 1); break;
+		case 1: mail_bell(&slot, 'B', 0, 9, whole, fds, 1); break;
+		case 2: mail_bell(&slot, 'B', id, 9, whole, fds, 2); break;
+		case 3: mail_bell(&slot, 'B', id, 9, whole, fds, 0); break;
+		case 4: mail_bell(&slot, 'B', id, 9, whole - 1, fds, 1); break;
+		case 5: mail_bell(&slot, 'B', id, 9, whole + 1, fds, 1); break;
+		case 6: mail_bell(&slot, 'X', id, 9, whole, fds, 1); break;
+		case 7: mail_bell(&slot, 'B' | 1u << 8, id, 9, whole, fds, 1); break;
+		/* It has one: another one is not kept, whoever is said to have sent it. */
+		case 8: mail_bell(&slot, 'B', id, 9, whole, fds, 1); break;
+		case 9: mail_bell(&slot, 'B', id, slot.mailbox[7], whole, fds, 1); break;
+		}
+		empty_mailbox(NOBODY);
+		for (int n = 0; n < 3; n++)
+			close(fds[n]); /* those that were not sent */
+		had = open_fds();
+		assert_int_equal(had, before + 3);
+		assert_int_equal(arena_bell(made), rings);
+		bell_ring(rings);
+		for (int n = 0; n < 3; n++) {
+			assert_int_equal(count(look[n]), 0);
+			close(look[n]);
+		}
+	}
+}
+
+/* Its number is in the letter's credentials: a process cannot speak for another. */
+static void bell_is_refused_when_another_process_sends_it(void **st)
+{
+	struct board_slot slot;
+	int fd, look, status = -1;
+	uint64_t id;
+	pid_t pid;
+
+	NEED_ROOT();
+	process_drop(OUR_MAILBOX); /* with a new name the memory is new */
+	post(&near);
+	slot = slot_of(&near);
+	assert_int_equal(meet_peer(&far, &why), MEET_LANE);
+	assert_int_equal(arena_bell(far.arena), -1);
+	id = arena_id(far.arena);
+	fd = make_bell(&look);
+	pid = fork();
+	if (pid == 0) {
+		mail_bell(&slot, 'B', id, 9, sizeof(struct letter), &fd, 1);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	assert_true(meet_bell(&far) >= 0); /* our own: the lanes were answered over it */
+	bell_ring(meet_bell(&far));
+	assert_int_equal(count(look), 0);
+	close(look);
+	close(fd);
 }
 
 static void mail_is_refused_when_it_comes_from_another_user(void **st)
@@ -543,7 +786,8 @@ static void mail_is_refused_when_it_comes_from_another_user(void **st)
 		slot = slot_of(&near);
 		assert_int_equal(seteuid(0), 0);
 		assert_int_equal(seteuid(user + 1), 0);
-		mail(&slot, make_memory(sizeof(struct arena_shared), SEALS, ARENA_MAGIC), n, n < 3);
+		mail_lanes(&slot, good_memory(NOBODY), (size_t)n,
+			   n < 3 ? sizeof(struct letter) : 0);
 		assert_int_equal(seteuid(0), 0);
 		assert_int_equal(seteuid(user), 0);
 		check_refused();
@@ -558,7 +802,8 @@ static void mail_is_read_when_strangers_wrote_before(void **st)
 	post(&near);
 	slot = slot_of(&near);
 	for (int i = 0; i < 20; i++)
-		mail(&slot, make_memory(4096, 0, 0), 1 + i % 2, (size_t)i % 3);
+		mail_lanes(&slot, make_memory(4096, 0, 0, NOBODY), 1 + (size_t)i % 2,
+			   i % 4 ? sizeof(struct letter) : (size_t)i % 3);
 	assert_int_equal(meet_peer(&far, &why), MEET_LANE);
 	assert_int_equal(meet_check(&near, &why), MEET_LANE);
 	check_shared();
@@ -584,6 +829,11 @@ int main(void)
 		TEST(nothing_happens_when_board_is_full_of_nonsense),
 		TEST(mail_is_refused_when_memory_is_not_as_it_should_be),
 		TEST(mail_is_refused_when_it_comes_from_another_user),
+		TEST(lanes_are_taken_with_and_without_a_bell),
+		TEST(bells_are_exchanged_when_ends_meet),
+		TEST(bells_are_refused_when_nobody_waits_for_them),
+		TEST(bell_is_refused_when_another_process_sends_it),
+		TEST(maker_asks_so_often_when_no_bell_comes),
 		TEST(mail_is_read_when_strangers_wrote_before),
 	};
 
