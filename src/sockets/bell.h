@@ -5,7 +5,8 @@
  * once per sleep, however many lanes have something: so a thousand connections cost one call, not a
  * thousand octets on their carriers. Where there is no bell the octet on the carrier does the same.
  *
- * Nobody reads it: sets have it edge-triggered, and each ring is an edge.
+ * Sets have it edge-triggered, and each ring is an edge; nobody need read it. poll() of a program with one thread
+ * does.
  */
 #ifndef FLUE_SOCKETS_BELL_H
 #define FLUE_SOCKETS_BELL_H
@@ -29,6 +30,8 @@ int bell_take(uint64_t mailbox, pid_t pid, int fd);
 void bell_give(int bell);
 /* False: the program has closed it, past its C library. */
 bool bell_ring(int bell);
+/* It was heard by somebody who waits for its level. */
+void bell_still(void);
 /* Wake a thread of this process. */
 bool bell_ring_own(void);
 /* In the child of a fork: these were the parent's. */

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/util.h"
+#include "sockets/bell.h"
 #include "sockets/epoll.h"
 #include "sockets/hook.h"
 #include "sockets/nap.h"
@@ -32,7 +33,8 @@ struct round {
 	nfds_t at[LANES_MOST];
 	size_t lanes;
 	size_t listeners;
-	bool many; /* more lanes than fit: no spinning, all others as usual */
+	bool belled; /* our bell wakes the sleeper */
+	bool many;   /* more lanes than fit: no spinning, all others as usual */
 };
 
 static int lane_revents(struct rec *r, short events)
@@ -105,6 +107,13 @@ static int merge(struct round *w)
 	return ready;
 }
 
+/* Rung before is not rung now: as for a member of a set. */
+static bool arm_for_bell(struct rec *r)
+{
+	atomic_store(r->rx_rung, 0);
+	return stream_arm(r, NULL, true);
+}
+
 static bool arm(struct round *w, size_t *armed, bool *unread)
 {
 	*unread = false;
@@ -114,7 +123,7 @@ static bool arm(struct round *w, size_t *armed, bool *unread)
 
 		stream_serve(r, p->fd);
 		*unread = *unread || stream_unsent(r) > 0;
-		if ((p->events & IN) && !stream_sleep(r))
+		if ((p->events & IN) && !(w->belled ? arm_for_bell(r) : stream_sleep(r)))
 			return false;
 		sock_keep(r);
 	}
@@ -124,7 +133,9 @@ static bool arm(struct round *w, size_t *armed, bool *unread)
 static void disarm(struct round *w, size_t armed)
 {
 	for (size_t i = 0; i < armed; i++) {
-		if (w->fds[w->at[i]].events & IN)
+		if ((w->fds[w->at[i]].events & IN) && w->belled)
+			stream_disarm(w->lane[i], true);
+		else if (w->fds[w->at[i]].events & IN)
 			stream_wake(w->lane[i]);
 		sock_release(w->lane[i]);
 	}
@@ -144,6 +155,36 @@ static int poll_kernel(struct round *w, const struct kernel_poll *k, int64_t ns)
 	if (ns == 0 && !k->masked)
 		return real(poll)(w->fds, w->n, 0);
 	return real(ppoll)(w->fds, w->n, ns < 0 ? NULL : &t, k->masked ? k->mask : NULL);
+}
+
+/* The bell can wake this poll(). Not with several threads: one would take the ring that is meant for another. */
+static bool can_hear(const struct round *w)
+{
+	if (!__libc_single_threaded || w->n > LANES_MOST || bell_own() < 0)
+		return false;
+	for (size_t i = 0; i < w->lanes; i++)
+		if (w->lane[i]->bell_pid != process_pid())
+			return false;
+	return true;
+}
+
+static int poll_with_bell(struct round *w, const struct kernel_poll *k, int64_t ns, bool *again)
+{
+	struct pollfd more[LANES_MOST + 1];
+	struct round wide = { .fds = more, .n = w->n + 1 };
+	int n;
+
+	memcpy(more, w->fds, w->n * sizeof(*more));
+	more[w->n] = (struct pollfd) { .fd = bell_own(), .events = POLLIN };
+	n = poll_kernel(&wide, k, ns);
+	for (nfds_t i = 0; n >= 0 && i < w->n; i++)
+		w->fds[i].revents = more[i].revents;
+	if (n > 0 && more[w->n].revents) {
+		bell_still();
+		*again = true;
+		n--;
+	}
+	return n;
 }
 
 /* Where the peers run. One that needs this processor cannot come while we spin on it. */
@@ -199,6 +240,7 @@ static int poll_sleep(struct round *w, const struct kernel_poll *k, uint64_t sta
 	int n;
 
 	*again = true;
+	w->belled = can_hear(w);
 	if (!arm(w, &s.armed, &unread))
 		return 0;
 	stream_trim_all();
@@ -213,7 +255,7 @@ static int poll_sleep(struct round *w, const struct kernel_poll *k, uint64_t sta
 		*again = false;
 	if (full)
 		hush(&s);
-	n = poll_kernel(w, k, left);
+	n = w->belled ? poll_with_bell(w, k, left, again) : poll_kernel(w, k, left);
 	if (w->lanes > 0) {
 		wait_slept(&w->lane[0]->spin, clock_now() - before);
 		nap_slept(&w->lane[0]->nap, clock_now() - before);
