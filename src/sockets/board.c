@@ -92,12 +92,26 @@ void board_forked(void)
 	lock_init(&threads);
 }
 
+/* Not for ever: in a signal handler this very thread may hold it. */
+static bool take_threads(void)
+{
+	for (int tries = 0; tries < 1000; tries++) {
+		uint32_t free = 0;
+
+		if (atomic_compare_exchange_strong(&threads.word, &free, 1))
+			return true;
+		sched_yield();
+	}
+	return false;
+}
+
 bool board_lock(uint32_t first, struct board_slot bucket[BOARD_BUCKET])
 {
 	ssize_t n;
 	int tries = 100;
 
-	lock_take(&threads);
+	if (!take_threads())
+		return false;
 	if (board_fd() < 0)
 		goto fail;
 	/* Never wait for long: a lane is worth less than a hang. */

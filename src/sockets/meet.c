@@ -429,6 +429,50 @@ static struct arena *find_arena(struct rec *r, const struct board_slot *slot)
 	return agree_roles(r, slot->role) ? a : NULL;
 }
 
+/* A lane was made for us, and we shall not come: its maker may use it for others. */
+static void decline(const struct rec *r, const struct board_slot *slot)
+{
+	struct arena *a = arena_by_id(slot->arena);
+	struct lane_shared *l;
+
+	if (!a) {
+		empty_mailbox();
+		a = arena_by_id(slot->arena);
+	}
+	if (!a || slot->lane >= ARENA_LANES)
+		return;
+	l = &arena_memory(a)->lane[slot->lane];
+	if (atomic_load(&l->cookie[0]) == slot->claimer && atomic_load(&l->cookie[1]) == r->cookie)
+		atomic_store(&l->done[1], 1);
+}
+
+/* With the bucket's lock, or somebody could take the offer between our look and our word. */
+static bool take_down(struct rec *r, struct board_slot *slot)
+{
+	struct board_slot bucket[BOARD_BUCKET];
+	uint32_t first = r->slot - r->slot % BOARD_BUCKET;
+	bool ours;
+
+	if (!board_lock(first, bucket)) {
+		/* Then without: who takes it now loses a lane. */
+		if (!board_read(r->slot, slot) || slot->cookie != r->cookie ||
+		    slot->pid != (uint32_t)getpid())
+			return false;
+		bucket[0] = *slot;
+		bucket[0].state = BOARD_EMPTY;
+		return board_write(r->slot, &bucket[0]);
+	}
+	*slot = bucket[r->slot - first];
+	ours = slot->cookie == r->cookie && slot->pid == (uint32_t)getpid() &&
+	       slot->state != BOARD_EMPTY;
+	if (ours) {
+		bucket[r->slot - first].state = BOARD_EMPTY;
+		board_write(r->slot, &bucket[r->slot - first]);
+	}
+	board_unlock(first);
+	return ours;
+}
+
 enum meet_result meet_check(struct rec *r, enum why *why)
 {
 	struct board_slot slot;
@@ -444,14 +488,14 @@ enum meet_result meet_check(struct rec *r, enum why *why)
 	if (slot.state != BOARD_CLAIMED)
 		return MEET_NEVER;
 	a = find_arena(r, &slot);
-	meet_withdraw(r);
-	if (!a)
-		return MEET_NEVER;
-	if (slot.lane >= ARENA_LANES ||
+	take_down(r, &slot);
+	if (!a || slot.lane >= ARENA_LANES ||
 	    atomic_load(&arena_memory(a)->lane[slot.lane].cookie[0]) != slot.claimer ||
 	    atomic_load(&arena_memory(a)->lane[slot.lane].cookie[1]) != r->cookie ||
-	    !arena_attach(a, slot.lane))
+	    !arena_attach(a, slot.lane)) {
+		decline(r, &slot);
 		return MEET_NEVER;
+	}
 	*why = WHY_HELLO;
 	if (!hello_answer(&arena_memory(a)->lane[slot.lane])) {
 		arena_give(a, slot.lane, 1);
@@ -477,11 +521,8 @@ void meet_withdraw(struct rec *r)
 {
 	struct board_slot slot;
 
-	if (board_read(r->slot, &slot) && slot.cookie == r->cookie &&
-	    slot.pid == (uint32_t)getpid()) {
-		slot.state = BOARD_EMPTY;
-		board_write(r->slot, &slot);
-	}
+	if (take_down(r, &slot) && slot.state == BOARD_CLAIMED)
+		decline(r, &slot);
 }
 
 int meet_bell(struct rec *r)

@@ -247,6 +247,19 @@ static void offer_is_gone_when_it_is_withdrawn(void **st)
 	assert_int_equal(meet_peer(&far, &why), MEET_POSTED);
 }
 
+/* Who made the lane may use it again when both ends are done. */
+static void lane_is_declined_when_a_taken_offer_is_withdrawn(void **st)
+{
+	NEED_ROOT();
+	post(&near);
+	assert_int_equal(meet_peer(&far, &why), MEET_LANE);
+	assert_int_equal(slot_of(&near).state, BOARD_CLAIMED);
+	assert_int_equal(atomic_load(&arena_memory(far.arena)->lane[far.lane].done[1]), 0);
+	meet_withdraw(&near);
+	assert_int_equal(slot_of(&near).state, BOARD_EMPTY);
+	assert_int_equal(atomic_load(&arena_memory(far.arena)->lane[far.lane].done[1]), 1);
+}
+
 static void offer_is_refused_when_kernel_knows_another_socket(void **st)
 {
 	struct board_slot slot;
@@ -820,6 +833,7 @@ int main(void)
 		TEST(ends_meet_when_they_are_in_two_processes),
 		TEST(ends_agree_on_roles_when_one_knows),
 		TEST(offer_is_gone_when_it_is_withdrawn),
+		TEST(lane_is_declined_when_a_taken_offer_is_withdrawn),
 		TEST(offer_is_refused_when_kernel_knows_another_socket),
 		TEST(offer_is_refused_when_socket_is_another_users),
 		TEST(offer_is_refused_when_mailbox_is_not_of_its_process),
