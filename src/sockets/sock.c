@@ -388,11 +388,12 @@ static void one_less(struct rec *r, int fd)
 		stream_moved(r, fd, other);
 		return;
 	}
+	/* When they have closed it too, its record may serve a lane that is not in our memory. */
+	stream_forget_large(r);
 	family_reap(r);
 	if (atomic_load(&r->refs) <= 1)
 		return;
 	atomic_fetch_sub(&r->procs, 1);
-	stream_forget_large(r);
 }
 
 void sock_closing(int fd)

@@ -71,10 +71,10 @@ bool stream_sleep(struct rec *r);
 void stream_wake(struct rec *r);
 /* About to sleep: give memory back that bulk traffic has used. */
 void stream_trim_all(void);
+/* It is closed, or others go on with it: not ours to trim any more. */
+void stream_forget_large(struct rec *r);
 /* In the child of a fork. */
 void stream_forked(void);
-/* This process does not use it any more. */
-void stream_forget_large(struct rec *r);
 /* Serve what the peer asks for between calls (recall). */
 void stream_serve(struct rec *r, int fd);
 /* Back to TCP, both directions; what was not read comes again on the carrier. */
