@@ -33,9 +33,14 @@ extern struct real real_table;
 
 void *real_find(void **where, const char *name);
 
+static inline void *real_get(void **where, const char *name)
+{
+	void *p = __atomic_load_n(where, __ATOMIC_RELAXED); /* another thread may be finding it */
+
+	return p ? p : real_find(where, name);
+}
+
 /* real(send)(fd, ...) */
-#define real(call)                                                     \
-	((__typeof__(&call))(real_table.call ? (void *)real_table.call \
-					     : real_find((void **)&real_table.call, #call)))
+#define real(call) ((__typeof__(&call))real_get((void **)&real_table.call, #call))
 
 #endif
