@@ -99,6 +99,7 @@ static void clean(struct lane_shared *l)
 		atomic_store(&l->dir[i].word, 0);
 		atomic_store(&l->dir[i].base, 0);
 		atomic_store(&l->dir[i].tx_sleeps, 0);
+		atomic_store(&l->dir[i].order, 0);
 		atomic_store(&l->dir[i].head, 0);
 		atomic_store(&l->dir[i].seen, 0);
 		atomic_store(&l->done[i], 0);
@@ -117,7 +118,7 @@ static struct arena *make(pid_t peer, uint64_t key, int *out)
 	fd = memfd_create("flue-lanes", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0)
 		return NULL;
-	if (ftruncate(fd, sizeof(*m)) != 0 ||
+	if (!process_may_grow(sizeof(*m)) || ftruncate(fd, sizeof(*m)) != 0 ||
 	    real(fcntl)(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
 		goto fail;
 	m = mmap(NULL, sizeof(*m), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
@@ -305,6 +306,20 @@ void arena_undo(struct arena *a, uint32_t lane)
 }
 
 /* The mappings stay for inherited sockets; the parent gives the lanes out. */
+/* Nothing may be half done in the child. */
+static bool forking;
+
+void arena_fork_prepare(void)
+{
+	forking = rec_lock_take(&lock);
+}
+
+void arena_fork_parent(void)
+{
+	if (forking)
+		rec_lock_give(&lock);
+}
+
 void arena_forked(void)
 {
 	atomic_store(&lock.word, 0);

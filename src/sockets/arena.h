@@ -67,6 +67,9 @@ struct arena *arena_made_for(uint64_t id, pid_t peer);
 bool arena_attach(struct arena *a, uint32_t lane);
 /* Let go of a lane. */
 void arena_give(struct arena *a, uint32_t lane, uint32_t side);
+/* Around a fork, in the parent. */
+void arena_fork_prepare(void);
+void arena_fork_parent(void);
 void arena_forked(void);
 /* Memory shared with processes that are gone is given back. */
 void arena_sweep(void);

@@ -126,6 +126,20 @@ void bell_still(void)
 		errno = saved;
 }
 
+/* Nothing may be half done in the child. */
+static bool forking;
+
+void bell_fork_prepare(void)
+{
+	forking = rec_lock_take(&lock);
+}
+
+void bell_fork_parent(void)
+{
+	if (forking)
+		rec_lock_give(&lock);
+}
+
 void bell_forked(void)
 {
 	atomic_store(&lock.word, 0);

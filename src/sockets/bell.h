@@ -35,6 +35,9 @@ void bell_still(void);
 /* Wake a thread of this process. */
 bool bell_ring_own(void);
 /* In the child of a fork: these were the parent's. */
+/* Around a fork, in the parent. */
+void bell_fork_prepare(void);
+void bell_fork_parent(void);
 void bell_forked(void);
 
 #endif

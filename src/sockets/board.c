@@ -149,8 +149,9 @@ bool board_write(uint32_t n, const struct board_slot *slot)
 {
 	int fd = board_fd();
 
-	return fd >= 0 && pwrite(fd, slot, sizeof(*slot), (off_t)n * (off_t)sizeof(*slot)) ==
-				  (ssize_t)sizeof(*slot);
+	return fd >= 0 && process_may_grow((n + 1) * sizeof(*slot)) &&
+	       pwrite(fd, slot, sizeof(*slot), (off_t)n * (off_t)sizeof(*slot)) ==
+		       (ssize_t)sizeof(*slot);
 }
 
 bool board_is_stale(const struct board_slot *s)

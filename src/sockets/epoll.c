@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: MIT */
+/* What a program does to its epoll sets, and what happens to them besides. */
 #include <errno.h>
-#include <sched.h>
-#include <signal.h>
 #include <string.h>
-#include <sys/mman.h>
 
-#include "base/clock.h"
-#include "base/lock.h"
 #include "base/util.h"
 #include "sockets/bell.h"
 #include "sockets/epoll.h"
@@ -15,234 +11,53 @@
 #include "sockets/real.h"
 #include "sockets/sock.h"
 #include "sockets/stream.h"
+#include "sockets/user.h"
 
-#define SETS         256
-#define MEMBERS_MOST (1u << 18)
-/* A set is locked while a wait spins, but not longer. */
-#define LOCK_NS (10 * NSEC_PER_MSEC)
-
-_Atomic(struct epoll_set *) epoll_table[SOCK_FDS];
-static struct epoll_set *sets[SETS];
-static struct lock sets_lock;
-static _Atomic size_t n_sets; /* entries ever used */
-static _Atomic int highest = -1;
 _Atomic uint32_t epoll_lanes; /* counts lanes that appeared */
 
-static void enter(int fd, struct epoll_set *s)
+struct epoll_set *epoll_of(int fd)
 {
-	int high = atomic_load(&highest);
+	struct sock_entry *e = sock_entry(fd);
 
-	while (fd > high && !atomic_compare_exchange_weak(&highest, &high, fd))
-		;
-	atomic_store(&epoll_table[fd], s);
+	return e ? atomic_load_explicit(&e->set, memory_order_acquire) : NULL;
 }
 
-static void *take_memory(size_t size)
+struct epoll_set *epoll_take(int ep, bool *own)
 {
-	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE,
-		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	for (;;) {
+		struct epoll_set *s = epoll_of(ep);
 
-	return p == MAP_FAILED ? NULL : p;
+		*own = false;
+		if (!s)
+			return NULL;
+		if (!rec_lock_take(&s->lock)) {
+			*own = true; /* a signal handler came between */
+			return NULL;
+		}
+		if (epoll_of(ep) == s)
+			return s;
+		rec_lock_give(&s->lock); /* closed meanwhile, and perhaps opened again */
+	}
 }
 
 void epoll_created(int fd)
 {
+	struct sock_entry *e;
 	struct epoll_set *s;
-	size_t i;
 
 	process_init();
-	if (settings.off || (unsigned)fd >= SOCK_FDS || !process_is_self())
-		return;
-	s = take_memory(sizeof(*s));
+	e = settings.off || !process_is_self() ? NULL : sock_entry_make(fd);
+	s = e ? epoll_set_new() : NULL;
 	if (!s)
 		return;
-	s->index = take_memory(SOCK_FDS * sizeof(*s->index));
-	s->member = take_memory(MEMBERS_MOST * sizeof(*s->member));
-	s->hot = take_memory(MEMBERS_MOST * sizeof(*s->hot));
-	s->cold = take_memory(MEMBERS_MOST * sizeof(*s->cold));
-	lock_take(&sets_lock);
-	for (i = 0; i < SETS && sets[i]; i++)
-		;
-	if (i < SETS && s->index && s->member && s->hot && s->cold) {
-		sets[i] = s;
-		if (i >= n_sets)
-			atomic_store(&n_sets, i + 1);
+	if (rec_lock_take(&s->lock)) {
 		s->refs = 1;
 		s->ep = fd;
 		s->spin = settings.spin_ns;
-		enter(fd, s);
-		s = NULL;
+		atomic_store(&s->live, 1);
+		atomic_store(&e->set, s);
+		rec_lock_give(&s->lock);
 	}
-	lock_give(&sets_lock);
-	if (s)
-		epoll_free(s);
-}
-
-void epoll_free(struct epoll_set *s)
-{
-	if (s->index)
-		munmap(s->index, SOCK_FDS * sizeof(*s->index));
-	if (s->member)
-		munmap(s->member, MEMBERS_MOST * sizeof(*s->member));
-	if (s->hot)
-		munmap(s->hot, MEMBERS_MOST * sizeof(*s->hot));
-	if (s->cold)
-		munmap(s->cold, MEMBERS_MOST * sizeof(*s->cold));
-	munmap(s, sizeof(*s));
-}
-
-/* Not for ever: in a signal handler this very thread may hold it. */
-static bool lock_soon(struct lock *l)
-{
-	uint64_t start = clock_now();
-	uint32_t free = 0;
-
-	while (!atomic_compare_exchange_strong(&l->word, &free, 1)) {
-		if (clock_now() - start > LOCK_NS)
-			return false;
-		free = 0;
-		sched_yield();
-	}
-	return true;
-}
-
-/* --- members */
-
-static struct member *find(struct epoll_set *s, int fd)
-{
-	uint32_t n = (unsigned)fd < SOCK_FDS ? s->index[fd] : 0;
-
-	return n ? &s->member[n - 1] : NULL;
-}
-
-static struct member *add(struct epoll_set *s, int fd, struct rec *r)
-{
-	struct member *m;
-	uint32_t n;
-
-	if (s->free) {
-		n = s->free - 1;
-		s->free = s->member[n].next_free;
-	} else if (s->used < MEMBERS_MOST) {
-		n = s->used++;
-	} else {
-		return NULL;
-	}
-	m = &s->member[n];
-	*m = (struct member) { .rec = r, .fd = fd };
-	s->index[fd] = n + 1;
-	return m;
-}
-
-/* --- hot and cold */
-
-static void list_add(struct watch *list, uint32_t *n, struct epoll_set *s, struct member *m)
-{
-	m->at = *n;
-	list[(*n)++] = (struct watch) { .stir = m->rec->rx_stir,
-					.rung = m->rec->rx_rung,
-					.member = (uint32_t)(m - s->member),
-					.seen = atomic_load(m->rec->rx_stir),
-					.always = true };
-}
-
-static void list_remove(struct watch *list, uint32_t *n, struct epoll_set *s, struct member *m)
-{
-	list[m->at] = list[--*n];
-	s->member[list[m->at].member].at = m->at;
-}
-
-static void set_dirty(struct epoll_set *s, struct member *m, bool dirty)
-{
-	s->dirty += dirty - m->dirty;
-	m->dirty = dirty;
-}
-
-static void unarm(struct epoll_set *s, struct member *m)
-{
-	if (m->cold) {
-		m->cold = false;
-		list_remove(s->cold, &s->colds, s, m);
-	}
-	if (m->armed) {
-		m->armed = false;
-		stream_disarm(m->rec, m->belled);
-	}
-	if (m->held) {
-		m->held = false;
-		s->helds--;
-		set_dirty(s, m, true);
-	}
-}
-
-void epoll_heat(struct epoll_set *s, struct member *m)
-{
-	unarm(s, m);
-	if (!m->hot) {
-		m->hot = true;
-		list_add(s->hot, &s->hots, s, m);
-	}
-	s->hot[m->at].always = true;
-}
-
-void epoll_cool(struct epoll_set *s, struct member *m)
-{
-	if (!m->hot)
-		return;
-	m->hot = false;
-	list_remove(s->hot, &s->hots, s, m);
-}
-
-/* What is told from now on is seen by the arming that follows, or stirs. */
-static void make_cold(struct epoll_set *s, struct member *m)
-{
-	if (m->cold)
-		return;
-	epoll_cool(s, m);
-	m->cold = true;
-	list_add(s->cold, &s->colds, s, m);
-}
-
-bool epoll_hold(struct epoll_set *s, struct member *m)
-{
-	make_cold(s, m);
-	s->helds += !m->held;
-	m->held = true;
-	set_dirty(s, m, true);
-	if (stream_ask_room(m->rec))
-		return true;
-	epoll_heat(s, m);
-	return false;
-}
-
-bool epoll_arm(struct epoll_set *s, struct member *m, const uint64_t *told)
-{
-	bool belled = epoll_is_belled(s, m);
-
-	make_cold(s, m);
-	/* Rung before it was armed is not rung now; who publishes after the arming must ring. */
-	if (belled)
-		atomic_store(m->rec->rx_rung, 0);
-	if (!stream_arm(m->rec, told, belled)) {
-		epoll_heat(s, m);
-		return false;
-	}
-	m->armed = true;
-	m->belled = belled;
-	return true;
-}
-
-void epoll_answer(struct epoll_set *s)
-{
-	s->rang = false;
-	for (uint32_t i = 0; i < s->colds; i++)
-		if (atomic_load_explicit(s->cold[i].rung, memory_order_relaxed))
-			atomic_store_explicit(s->cold[i].rung, 0, memory_order_relaxed);
-	/* Their stirring and then our being rung; our not being rung and then their stirring: one sees the other's. */
-	atomic_thread_fence(memory_order_seq_cst);
-	for (uint32_t i = s->colds; i-- > 0;)
-		if (atomic_load_explicit(s->cold[i].stir, memory_order_acquire) != s->cold[i].seen)
-			epoll_heat(s, &s->member[s->cold[i].member]);
 }
 
 void epoll_hang_bell(struct epoll_set *s, int ep)
@@ -257,22 +72,11 @@ void epoll_hang_bell(struct epoll_set *s, int ep)
 }
 
 /* The kernel's set is going to be used by others, who know nothing of bells. */
-static void take_bell_down(struct epoll_set *s, int ep)
+static void take_bell_down(struct epoll_set *s)
 {
-	if (s->bell_pid)
-		real(epoll_ctl)(ep, EPOLL_CTL_DEL, bell_own(), NULL);
+	if (s->bell_pid && s->bell_pid == getpid())
+		real(epoll_ctl)(s->ep, EPOLL_CTL_DEL, bell_own(), NULL);
 	s->bell_pid = 0;
-}
-
-static void drop(struct epoll_set *s, struct member *m)
-{
-	unarm(s, m);
-	epoll_cool(s, m);
-	set_dirty(s, m, false);
-	s->index[m->fd] = 0;
-	m->rec = NULL;
-	m->next_free = s->free;
-	s->free = (uint32_t)(m - s->member) + 1;
 }
 
 /* What the kernel is to look for: what the program wishes, but not room on the carrier for a full ring. Then a peer that
@@ -296,12 +100,11 @@ static void reconcile_one(struct epoll_set *s, int ep, struct member *m)
 
 	if (m->gone) {
 		real(epoll_ctl)(ep, EPOLL_CTL_DEL, m->fd, NULL);
-		drop(s, m);
+		epoll_drop(s, m);
 		return;
 	}
 	real(epoll_ctl)(ep, EPOLL_CTL_MOD, m->fd, &event);
-	m->kernel = event;
-	set_dirty(s, m, false);
+	epoll_told_kernel(s, m, &event);
 }
 
 void epoll_reconcile(struct epoll_set *s, int ep)
@@ -316,12 +119,11 @@ void epoll_reconcile(struct epoll_set *s, int ep)
 
 /* --- the program's changes */
 
-/* Somebody sleeps in the kernel and could not see that a lane is readable: make it wake up. */
-static void wake_sleepers(struct epoll_set *s, int ep, struct member *m)
+void epoll_wake_sleepers(struct epoll_set *s, int ep, struct member *m)
 {
 	struct epoll_event event = m->wish;
 
-	if (m->armed || !sock_has_lane(m->rec))
+	if (m->armed || m->gone || m->disarmed || !m->laned || !sock_has_lane(m->rec))
 		return;
 	if (epoll_arm(s, m, NULL))
 		return;
@@ -329,8 +131,31 @@ static void wake_sleepers(struct epoll_set *s, int ep, struct member *m)
 		return;
 	event.events |= EPOLLOUT;
 	real(epoll_ctl)(ep, EPOLL_CTL_MOD, m->fd, &event);
-	m->kernel = event;
-	set_dirty(s, m, true);
+	epoll_told_kernel(s, m, &event);
+	epoll_set_dirty(s, m, true);
+}
+
+/* A lane is looked at from now on. What the carrier had was the kernel's to report. */
+static void find_lane(struct epoll_set *s, int ep, struct member *m)
+{
+	if (!m->rec || m->laned || !sock_has_lane(m->rec))
+		return;
+	m->laned = true;
+	m->told = 0;
+	m->told_refused = atomic_load_explicit(&m->rec->tx_refused, memory_order_relaxed);
+	epoll_heat(s, m);
+	epoll_hang_bell(s, ep);
+}
+
+void epoll_find_lanes(struct epoll_set *s, int ep)
+{
+	uint32_t now = atomic_load_explicit(&epoll_lanes, memory_order_acquire);
+
+	if (now == s->seen_lanes)
+		return;
+	s->seen_lanes = now;
+	for (uint32_t i = 0; i < s->used; i++)
+		find_lane(s, ep, &s->member[i]);
 }
 
 static void wish(struct epoll_set *s, struct member *m, const struct epoll_event *event)
@@ -339,17 +164,24 @@ static void wish(struct epoll_set *s, struct member *m, const struct epoll_event
 	m->gone = false;
 	m->disarmed = false;
 	m->fresh = true;
+	m->told_out = false;
 	/* Edges are told anew after any change: the kernel's too. */
-	set_dirty(s, m,
-		  m->kernel.events != event->events || m->kernel.data.u64 != event->data.u64 ||
-			  (event->events & (EPOLLET | EPOLLONESHOT)));
+	epoll_set_dirty(s, m,
+			m->kernel.events != event->events ||
+				m->kernel.data.u64 != event->data.u64 ||
+				(event->events & (EPOLLET | EPOLLONESHOT)));
 	if (m->laned)
 		epoll_heat(s, m);
 }
 
-static bool is_lazy(const struct epoll_set *s, const struct member *m)
+/* The kernel need not know at once. An event whose datum is not this one's alone could not be told apart. */
+static bool is_lazy(struct epoll_set *s, const struct member *m, const struct epoll_event *event)
 {
-	return m && m->laned && !s->exact && s->sleepers == 0 && !(m->wish.events & EPOLLEXCLUSIVE);
+	struct member *other = event ? epoll_by_data(s, event->data.u64) : NULL;
+
+	return m && m->laned && !s->exact && atomic_load(&s->sleepers) == 0 &&
+	       !(m->wish.events & EPOLLEXCLUSIVE) && (!other || other == m) &&
+	       !epoll_is_ambiguous(s, m);
 }
 
 static int control_member(struct epoll_set *s, int ep, int op, struct member *m,
@@ -361,7 +193,7 @@ static int control_member(struct epoll_set *s, int ep, int op, struct member *m,
 			return -1;
 		}
 		m->gone = true;
-		set_dirty(s, m, true);
+		epoll_set_dirty(s, m, true);
 		return 0;
 	}
 	if ((op == EPOLL_CTL_ADD) != m->gone) {
@@ -375,299 +207,407 @@ static int control_member(struct epoll_set *s, int ep, int op, struct member *m,
 }
 
 /* The kernel has taken the change: remember it. */
-static struct member *note_change(struct epoll_set *s, int op, int fd, struct member *m,
-				  const struct epoll_event *event)
+static void note_change(struct epoll_set *s, int ep, int op, int fd, struct member *m,
+			const struct epoll_event *event)
 {
-	struct rec *r = op == EPOLL_CTL_ADD ? sock_live(fd) : NULL;
+	struct rec *r = sock_of(fd);
 
 	if (op == EPOLL_CTL_DEL) {
 		if (m)
-			drop(s, m);
-		return NULL;
+			epoll_drop(s, m);
+		return;
 	}
-	if (!m && r && !sock_flag(r, REC_LISTEN)) {
-		m = add(s, fd, r);
-		s->seen_lanes--; /* look at it again */
+	if (r && sock_flag(r, REC_LISTEN))
+		r = NULL;
+	if (!m) {
+		m = epoll_add(s, fd, r, event);
+		/* No memory, or it is being closed: then it must be right without us. */
+		if (!m && r)
+			sock_pin(r, fd, WHY_LIMIT);
+		if (!m)
+			return;
+		if (m->rec)
+			find_lane(s, ep, m);
 	}
-	if (m) {
+	if (m->rec)
 		wish(s, m, event);
-		m->kernel = *event;
-		set_dirty(s, m, false);
-	}
-	return m;
+	epoll_told_kernel(s, m, event);
+	/* What the kernel was not told of others with this datum could not be told apart any more. */
+	if (s->dirty > 0 && epoll_is_ambiguous(s, m))
+		epoll_reconcile(s, ep);
+	if (m->rec && atomic_load(&s->sleepers) > 0)
+		epoll_wake_sleepers(s, ep, m);
 }
 
 static int control_kernel(struct epoll_set *s, int ep, int op, int fd, struct epoll_event *event)
 {
-	struct member *m = find(s, fd);
+	struct member *m = epoll_find(s, fd);
 	int result;
 
 	if (m && m->gone && op == EPOLL_CTL_ADD) {
 		real(epoll_ctl)(ep, EPOLL_CTL_DEL, fd, NULL);
-		drop(s, m);
+		epoll_drop(s, m);
+		m = NULL;
+	} else if (m && m->gone) {
+		errno = ENOENT;
+		return -1;
+	}
+	/* Something else stood there that was closed past us. */
+	if (m && op == EPOLL_CTL_ADD && m->rec != sock_live(fd)) {
+		epoll_drop(s, m);
 		m = NULL;
 	}
 	result = real(epoll_ctl)(ep, op, fd, event);
-	if (result != 0)
-		return result;
-	m = note_change(s, op, fd, m, event);
-	if (m && s->sleepers > 0)
-		wake_sleepers(s, ep, m);
-	return 0;
+	if (result == 0)
+		note_change(s, ep, op, fd, m, event);
+	return result;
 }
 
-int epoll_control(struct epoll_set *s, int ep, int op, int fd, struct epoll_event *event)
+/* What a set of ours does not see must be right without us. */
+static int control_unseen(int ep, int op, int fd, struct epoll_event *event)
 {
+	struct rec *r = op == EPOLL_CTL_DEL ? NULL : sock_live(fd);
+	int result = real(epoll_ctl)(ep, op, fd, event);
+
+	if (r && result == 0 && !sock_flag(r, REC_LISTEN))
+		sock_pin(r, fd, WHY_NESTED);
+	return result;
+}
+
+int epoll_control(int ep, int op, int fd, struct epoll_event *event)
+{
+	struct epoll_set *s;
 	struct member *m;
+	bool own;
 	int result;
 
-	epoll_passing(fd); /* a set inside a set */
-	if (!sock_of(fd) || (op != EPOLL_CTL_DEL && (uintptr_t)event < 65536))
+	if (epoll_of(fd))
+		epoll_passing(fd); /* a set inside a set */
+	if (op != EPOLL_CTL_DEL && !user_readable(event, sizeof(*event)))
 		return real(epoll_ctl)(ep, op, fd, event);
-	lock_take(&s->lock);
-	m = find(s, fd);
+	s = epoll_take(ep, &own);
+	if (!s)
+		return control_unseen(ep, op, fd, event);
+	m = epoll_find(s, fd);
 	/* What others hold open would stay in the kernel's set when we close it. */
-	if (is_lazy(s, m) && (op != EPOLL_CTL_DEL || atomic_load(&m->rec->refs) == 1))
+	if (m && m->rec && is_lazy(s, m, op == EPOLL_CTL_DEL ? NULL : event) &&
+	    (op != EPOLL_CTL_DEL || atomic_load(&m->rec->refs) == 1))
 		result = control_member(s, ep, op, m, event);
 	else
 		result = control_kernel(s, ep, op, fd, event);
-	lock_give(&s->lock);
+	rec_lock_give(&s->lock);
 	return result;
+}
+
+/* --- lanes that come, and octets that are left */
+
+static struct rec *subject; /* of the walk, with `walk` held */
+static struct rec_lock walk;
+static bool walk_failed;
+
+static void lane_appeared(struct epoll_set *s)
+{
+	if (!atomic_load(&s->live) || atomic_load(&s->sleepers) == 0 || !rec_lock_take(&s->lock))
+		return;
+	for (uint32_t i = 0; atomic_load(&s->live) && i < s->used; i++) {
+		struct member *m = &s->member[i];
+
+		if (m->rec != subject || m->gone)
+			continue;
+		find_lane(s, s->ep, m);
+		epoll_wake_sleepers(s, s->ep, m);
+	}
+	rec_lock_give(&s->lock);
+}
+
+/* A member relies on the kernel, which knows nothing of what is in the ring. */
+static void left_over(struct epoll_set *s)
+{
+	if (!atomic_load(&s->live))
+		return;
+	if (!rec_lock_take(&s->lock)) {
+		walk_failed = true;
+		return;
+	}
+	for (uint32_t i = 0; atomic_load(&s->live) && i < s->used; i++) {
+		struct member *m = &s->member[i];
+
+		if (m->rec != subject || !m->armed || m->gone)
+			continue;
+		epoll_heat(s, m);
+		if (atomic_load(&s->sleepers) > 0)
+			epoll_wake_sleepers(s, s->ep, m);
+	}
+	rec_lock_give(&s->lock);
+}
+
+/* All sets that may have it, one record at a time. False: not all could be told. */
+static bool walk_sets(struct rec *r, void (*call)(struct epoll_set *s))
+{
+	bool ok;
+
+	if (!rec_lock_take(&walk))
+		return false;
+	subject = r;
+	walk_failed = false;
+	if (atomic_load(&sock_keeping(r)->sets) > 0)
+		epoll_set_each(call);
+	ok = !walk_failed;
+	rec_lock_give(&walk);
+	return ok;
 }
 
 void epoll_lane_appeared(struct rec *r)
 {
-	int high = atomic_load(&highest);
-
 	atomic_fetch_add(&epoll_lanes, 1);
-	if (!lock_soon(&sets_lock)) /* a set is freed only without it */
-		return;
 	/* A thread that sleeps already does not know of it. */
-	for (int ep = 0; ep <= high; ep++) {
-		struct epoll_set *s = atomic_load_explicit(&epoll_table[ep], memory_order_acquire);
-
-		if (!s || atomic_load_explicit(&s->sleepers, memory_order_acquire) == 0 ||
-		    !lock_soon(&s->lock))
-			continue;
-		for (uint32_t i = 0; i < s->used && s->sleepers > 0; i++)
-			if (s->member[i].rec == r && !s->member[i].gone)
-				wake_sleepers(s, ep, &s->member[i]);
-		lock_give(&s->lock);
-	}
-	lock_give(&sets_lock);
-}
-
-/* A member relies on the kernel, which knows nothing of what is in the ring. */
-static bool tell_left_over(struct epoll_set *s, int ep, const struct rec *r)
-{
-	if (!lock_soon(&s->lock))
-		return false;
-	for (uint32_t i = 0; i < s->used; i++) {
-		struct member *m = &s->member[i];
-
-		if (m->rec != r || !m->armed || m->gone)
-			continue;
-		epoll_heat(s, m);
-		if (s->sleepers > 0)
-			wake_sleepers(s, ep, m);
-	}
-	lock_give(&s->lock);
-	return true;
+	walk_sets(r, lane_appeared);
 }
 
 bool epoll_left_over(struct rec *r)
 {
-	int high = atomic_load(&highest);
-	bool ok = lock_soon(&sets_lock); /* a set is freed only without it */
-
-	if (!ok)
-		return false;
-	for (int ep = 0; ep <= high && ok; ep++) {
-		struct epoll_set *s = atomic_load(&epoll_table[ep]);
-
-		ok = !s || tell_left_over(s, ep, r);
-	}
-	lock_give(&sets_lock);
-	return ok;
+	return walk_sets(r, left_over);
 }
 
 /* --- descriptors that come and go */
 
-static void close_set(int fd, struct epoll_set *s)
+static void forget_members(struct epoll_set *s)
 {
-	bool last;
-
-	lock_take(&sets_lock);
-	atomic_store(&epoll_table[fd], NULL);
-	last = --s->refs == 0;
-	for (size_t i = 0; last && i < SETS; i++)
-		if (sets[i] == s)
-			sets[i] = NULL;
-	lock_give(&sets_lock);
-	if (!last)
-		return;
 	for (uint32_t i = 0; i < s->used; i++)
-		if (s->member[i].rec && s->member[i].armed)
-			stream_disarm(s->member[i].rec, s->member[i].belled);
-	/* A thread that sleeps in it wakes up to its memory: then that stays. */
-	if (atomic_load(&s->sleepers) == 0)
-		epoll_free(s);
+		if (s->member[i].fd >= 0)
+			epoll_drop(s, &s->member[i]);
 }
 
+void epoll_leave(struct epoll_set *s)
+{
+	bool last = --s->users == 0 && !atomic_load(&s->live);
+
+	rec_lock_give(&s->lock);
+	if (last)
+		epoll_set_free(s);
+}
+
+/* Another number of the set. */
+static int other_number(const struct epoll_set *s)
+{
+	for (int fd = 0; fd < SOCK_FDS; fd++) {
+		if (epoll_of(fd) == s)
+			return fd;
+		if (!sock_entry(fd))
+			fd |= SOCK_CHUNK - 1;
+	}
+	return -1;
+}
+
+static void close_set(int fd)
+{
+	bool own;
+	struct epoll_set *s = epoll_take(fd, &own);
+
+	if (!s)
+		return;
+	s->users++;
+	atomic_store(&sock_entry(fd)->set, NULL);
+	if (--s->refs == 0) {
+		forget_members(s);
+		atomic_store(&s->live, 0);
+	} else if (s->ep == fd) {
+		s->ep = other_number(s);
+	}
+	epoll_leave(s);
+}
+
+static int closing_fd;
+static bool kernel_keeps;
+
 /* The kernel forgets it with the last number; while others are open it must be told of what the program took out. */
-static void close_member(struct epoll_set *s, int fd, const struct rec *r)
+static void close_member(struct epoll_set *s)
 {
 	struct member *m;
 
-	if (!lock_soon(&s->lock))
+	if (!atomic_load(&s->live) || !rec_lock_take(&s->lock))
 		return;
-	m = find(s, fd);
-	if (m && m->gone && atomic_load(&r->refs) > 1)
-		real(epoll_ctl)(s->ep, EPOLL_CTL_DEL, fd, NULL);
-	if (m)
-		drop(s, m);
-	lock_give(&s->lock);
-}
+	m = atomic_load(&s->live) ? epoll_find(s, closing_fd) : NULL;
+	if (m && m->rec == subject) {
+		bool shared = atomic_load(&m->rec->refs) > 1;
 
-static void close_in_sets(int fd, struct rec *r)
-{
-	bool locked = lock_soon(&sets_lock);
-
-	for (size_t i = 0; i < atomic_load_explicit(&n_sets, memory_order_acquire); i++)
-		if (sets[i] && sets[i]->index[fd])
-			close_member(sets[i], fd, r);
-	if (locked)
-		lock_give(&sets_lock);
+		if (m->gone && shared)
+			real(epoll_ctl)(s->ep, EPOLL_CTL_DEL, closing_fd, NULL);
+		kernel_keeps = kernel_keeps || (shared && !m->gone && !s->guest);
+		epoll_drop(s, m);
+	}
+	rec_lock_give(&s->lock);
 }
 
 void epoll_closing(int fd)
 {
-	struct epoll_set *s;
-	struct rec *r;
-	bool member = false;
+	struct rec *r = sock_at(fd);
+	struct epoll_set *only;
+	struct keep *k;
+	bool keeps;
 
-	if ((unsigned)fd >= SOCK_FDS)
-		return;
-	s = atomic_load_explicit(&epoll_table[fd], memory_order_acquire);
-	if (s)
-		close_set(fd, s);
-	r = atomic_load_explicit(&sock_table[fd], memory_order_acquire);
+	if (epoll_of(fd))
+		close_set(fd);
 	if ((uintptr_t)r <= (uintptr_t)SOCK_OTHER)
 		return;
-	for (size_t i = 0; i < atomic_load_explicit(&n_sets, memory_order_acquire); i++)
-		member = member || (sets[i] && sets[i]->index[fd]);
-	if (!member)
+	k = sock_keeping(r);
+	if (atomic_load(&k->sets) == 0 || !rec_lock_take(&walk))
 		return;
+	subject = r;
+	closing_fd = fd;
+	kernel_keeps = false;
+	only = atomic_load(&k->set);
+	if (only && atomic_load(&k->sets) == 1)
+		close_member(only);
+	else
+		epoll_set_each(close_member);
+	keeps = kernel_keeps;
+	rec_lock_give(&walk);
 	/* The kernel keeps it in the set while another number is open: then it must be right alone. */
-	if (atomic_load(&r->refs) > 1)
+	if (keeps)
 		sock_pin(r, fd, WHY_NESTED);
-	close_in_sets(fd, r);
 }
 
 void epoll_duplicated(int from, int to)
 {
+	struct sock_entry *e;
 	struct epoll_set *s;
+	bool own;
 
-	if ((unsigned)from >= SOCK_FDS || (unsigned)to >= SOCK_FDS)
+	if (!epoll_of(from) || !process_is_self())
 		return;
-	s = atomic_load(&epoll_table[from]);
-	if (!s || !process_is_self())
+	e = sock_entry_make(to);
+	s = epoll_take(from, &own);
+	if (!s)
 		return;
-	lock_take(&sets_lock);
-	s->refs++;
-	enter(to, s);
-	lock_give(&sets_lock);
+	if (e) {
+		s->refs++;
+		atomic_store(&e->set, s);
+	}
+	rec_lock_give(&s->lock);
 }
 
-static void make_exact(struct epoll_set *s, int ep)
+/* Kept, as stepping down may close what others have left. */
+static void pin_members(struct epoll_set *s, int ep)
 {
-	lock_take(&s->lock);
-	s->exact = true;
-	take_bell_down(s, ep);
-	epoll_reconcile(s, ep);
-	for (uint32_t i = 0; i < s->used; i++) {
-		struct member *m = &s->member[i];
+	for (uint32_t i = 0;; i++) {
+		struct rec *r = NULL;
+		bool own;
+		int fd = -1;
 
-		if (m->rec && !sock_flag(m->rec, REC_LISTEN))
-			sock_pin(m->rec, m->fd, WHY_NESTED);
+		if (epoll_take(ep, &own) != s)
+			return;
+		for (; i < s->used && !r; i++) {
+			fd = s->member[i].fd;
+			r = s->member[i].rec;
+		}
+		if (r)
+			sock_keep_locked(r);
+		rec_lock_give(&s->lock);
+		if (!r)
+			return;
+		i--;
+		sock_pin(r, fd, WHY_NESTED);
+		sock_release(r);
 	}
-	lock_give(&s->lock);
 }
 
 void epoll_passing(int fd)
 {
-	struct epoll_set *s = epoll_of(fd);
+	bool own;
+	struct epoll_set *s = epoll_take(fd, &own);
 
-	if (s && !s->exact)
-		make_exact(s, fd);
-}
-
-static void each_set(void (*call)(struct epoll_set *s, int ep))
-{
-	int high = atomic_load(&highest);
-
-	for (int fd = 0; fd <= high; fd++) {
-		struct epoll_set *s = atomic_load_explicit(&epoll_table[fd], memory_order_relaxed);
-
-		if (s)
-			call(s, fd);
+	if (!s)
+		return;
+	if (s->exact) {
+		rec_lock_give(&s->lock);
+		return;
 	}
+	s->exact = true;
+	take_bell_down(s);
+	epoll_reconcile(s, fd);
+	rec_lock_give(&s->lock);
+	pin_members(s, fd);
 }
 
-static void reconcile_locked(struct epoll_set *s, int ep)
+/* --- fork and exec */
+
+/* The kernel's sets are shared with a child: what they hold must be the program's wish. */
+static void make_exact(struct epoll_set *s)
 {
-	lock_take(&s->lock);
+	if (!atomic_load(&s->live))
+		return;
 	for (uint32_t i = 0; i < s->used && s->helds > 0; i++)
 		if (s->member[i].rec && s->member[i].held)
 			epoll_heat(s, &s->member[i]);
-	epoll_reconcile(s, ep);
-	lock_give(&s->lock);
+	epoll_reconcile(s, s->ep);
 }
 
-/* The kernel's sets are shared with a child: what they hold must be the program's wish. */
 void epoll_fork_prepare(void)
 {
-	each_set(reconcile_locked);
+	epoll_set_lock_all();
+	epoll_set_each(make_exact);
+}
+
+void epoll_fork_parent(void)
+{
+	epoll_set_unlock_all(false);
 }
 
 /* The child's sets are the parent's: it changes nothing behind its back, and rings nobody's bell. */
-static void become_guest(struct epoll_set *s, int ep)
+static void become_guest(struct epoll_set *s)
 {
-	(void)ep;
-	lock_init(&s->lock);
 	s->exact = true;
-	s->sleepers = 0;
+	s->guest = true;
 	s->bell_pid = 0; /* the one in there is the parent's */
 	s->colds = s->helds = 0;
 	for (uint32_t i = 0; i < s->used; i++)
 		s->member[i].armed = s->member[i].cold = s->member[i].held = false;
 }
 
-void epoll_exec(void)
+static void keep_again(struct epoll_set *s)
 {
-	each_set(take_bell_down);
-}
-
-static void hang_again(struct epoll_set *s, int ep)
-{
-	if (s->hots + s->colds > 0)
-		epoll_hang_bell(s, ep);
-}
-
-void epoll_exec_failed(void)
-{
-	each_set(hang_again);
+	for (uint32_t i = 0; atomic_load(&s->live) && i < s->used; i++)
+		if (s->member[i].rec)
+			sock_keep_locked(s->member[i].rec);
 }
 
 void epoll_forked(void)
 {
-	lock_init(&sets_lock);
-	each_set(become_guest);
+	atomic_store(&walk.word, 0);
+	epoll_set_unlock_all(true);
+	epoll_set_each(become_guest);
 }
 
-struct epoll_set *epoll_of(int fd)
+void epoll_forked_keeps(void)
 {
-	if ((unsigned)fd >= SOCK_FDS)
-		return NULL;
-	return atomic_load_explicit(&epoll_table[fd], memory_order_acquire);
+	epoll_set_each(keep_again);
+}
+
+static void exec_one(struct epoll_set *s)
+{
+	if (!atomic_load(&s->live) || !rec_lock_take(&s->lock))
+		return;
+	take_bell_down(s);
+	make_exact(s);
+	rec_lock_give(&s->lock);
+}
+
+void epoll_exec(void)
+{
+	epoll_set_each(exec_one);
+}
+
+static void hang_again(struct epoll_set *s)
+{
+	if (!atomic_load(&s->live) || !rec_lock_take(&s->lock))
+		return;
+	if (s->hots + s->colds > 0)
+		epoll_hang_bell(s, s->ep);
+	rec_lock_give(&s->lock);
+}
+
+void epoll_exec_failed(void)
+{
+	epoll_set_each(hang_again);
 }

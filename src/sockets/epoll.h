@@ -22,12 +22,12 @@ struct rec;
 struct epoll_set *epoll_of(int fd);
 /* `fd` is a new set. */
 void epoll_created(int fd);
-int epoll_control(struct epoll_set *s, int ep, int op, int fd, struct epoll_event *event);
-/* timeout_ns < 0: for ever. `mask` NULL: leave signals alone. */
-int epoll_wait_for(struct epoll_set *s, int ep, struct epoll_event *events, int max,
-		   int64_t timeout_ns, const __sigset_t *mask);
+int epoll_control(int ep, int op, int fd, struct epoll_event *event);
+/* timeout_ns < 0: for ever. `mask` NULL: leave signals alone. False: not a set of ours, make the real call. */
+bool epoll_wait_for(int ep, struct epoll_event *events, int max, int64_t timeout_ns,
+		    const __sigset_t *mask, int *result);
 /* Is a lane in the set readable? For sets that are waited for themselves. */
-bool epoll_lanes_ready(struct epoll_set *s);
+bool epoll_lanes_ready(int ep);
 /* Close or replacement of any descriptor: a set or a member. In this process, see process_is_self(). */
 void epoll_closing(int fd);
 void epoll_duplicated(int from, int to);
@@ -38,7 +38,10 @@ void epoll_lane_appeared(struct rec *r);
 /* A reader has left octets that members rely on the kernel for. False: a set could not be told. */
 bool epoll_left_over(struct rec *r);
 void epoll_fork_prepare(void);
+void epoll_fork_parent(void);
 void epoll_forked(void);
+/* In the child, when the records' counts are its own: its members keep them. */
+void epoll_forked_keeps(void);
 /* Another program may inherit the kernel's sets. */
 void epoll_exec(void);
 void epoll_exec_failed(void);

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Waiting on an epoll set: lanes first, then the kernel. */
+/*
+ * Waiting on an epoll set: lanes first, then the kernel. Any number of threads may wait for one set. Who looks at
+ * lanes has the set's lock; who sleeps in the kernel has not. While some sleep, others that go away with events leave
+ * nothing unarmed behind: what comes next must wake a sleeper.
+ */
 #include <errno.h>
+#include <linux/sockios.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
@@ -9,6 +14,7 @@
 #include "base/util.h"
 #include "sockets/bell.h"
 #include "sockets/epoll_priv.h"
+#include "sockets/order.h"
 #include "sockets/process.h"
 #include "sockets/quick.h"
 #include "sockets/real.h"
@@ -18,32 +24,31 @@
 
 #define IN  (EPOLLIN | EPOLLRDNORM)
 #define OUT (EPOLLOUT | EPOLLWRNORM)
-/* While lanes keep us busy the kernel's set is still asked this often. */
+/* While lanes keep us busy the kernel's set is asked at least this often, for what nobody could tell us of. */
 #define LOOK_NS 100000
 /* With octets of ours unread, sleep no longer: the peer may ask for them again. */
 #define SLICE_NS (20 * (int64_t)NSEC_PER_MSEC)
 /* With a writer that waits for its bell: the reader may never read. */
 #define HELD_NS (50 * (int64_t)NSEC_PER_MSEC)
+/* Events that the kernel is asked for at a time. */
+#define BATCH 128
+/* Lanes are looked at again until none has news, but not for ever. */
+#define PASSES 4
 
-/* Lanes came up since the last call: which of the members have one? */
-static void find_lanes(struct epoll_set *s, int ep)
-{
-	uint32_t now = atomic_load_explicit(&epoll_lanes, memory_order_acquire);
-
-	if (now == s->seen_lanes)
-		return;
-	s->seen_lanes = now;
-	for (uint32_t i = 0; i < s->used; i++) {
-		struct member *m = &s->member[i];
-
-		if (m->rec && !m->laned && sock_has_lane(m->rec)) {
-			m->laned = true;
-			m->fresh = true;
-			epoll_heat(s, m);
-			epoll_hang_bell(s, ep);
-		}
-	}
-}
+/* A call. */
+struct waiter {
+	struct epoll_set *s;
+	int ep;
+	struct epoll_event *events;
+	int max;
+	int n;         /* events found */
+	uint64_t call; /* which call this is */
+	bool asked;    /* the kernel was asked in this call */
+	bool ask;      /* something was found that may have been sent behind what the kernel has */
+	int64_t timeout;
+	uint64_t start;
+	const sigset_t *mask;
+};
 
 /* The program was refused for lack of room, and has not been told of any since. */
 static bool was_refused(const struct member *m)
@@ -76,32 +81,42 @@ static uint32_t lane_events(const struct epoll_set *s, struct member *m)
 	if ((m->wish.events & OUT) && (stream_writable(m->rec) || (s->no_room && was_refused(m)))) {
 		ready |= m->wish.events & OUT;
 		stream_told_writable(m->rec);
-		if (!(m->wish.events & EPOLLET))
-			m->told_refused = atomic_load_explicit(&m->rec->tx_refused,
-							       memory_order_relaxed);
 	}
 	return ready;
 }
 
-/* For edges: only what is new since it was last told. */
-static uint32_t edges(struct member *m, uint32_t ready)
+/* For edges: something is new since it was last told. Then all there is to tell is told. */
+static bool is_edge(const struct member *m, uint32_t ready, uint64_t seen)
 {
-	uint64_t seen = lane_rx_seen(&m->rec->rx);
-	bool out = ready & OUT;
+	if (m->fresh)
+		return ready != 0;
+	return ((ready & IN) && seen != m->told) ||
+	       ((ready & OUT) && (!m->told_out || was_refused(m)));
+}
 
-	if (!m->fresh) {
-		if (seen == m->told)
-			ready &= ~(uint32_t)IN;
-		if (m->told_out && !was_refused(m))
-			ready &= ~(uint32_t)OUT;
-	}
+/* It is going to be told of: so much the program knows then. */
+static void note_told(struct waiter *w, struct member *m, uint32_t ready, uint64_t seen)
+{
+	m->call = w->call;
+	m->event = (uint32_t)w->n;
+	m->fresh = false;
 	if (ready & IN)
 		m->told = seen;
-	if (m->wish.events & OUT)
-		m->told_out = out;
-	if (ready & OUT)
-		m->told_refused = atomic_load_explicit(&m->rec->tx_refused, memory_order_relaxed);
-	return ready;
+	if (!(ready & OUT))
+		return;
+	m->told_out = true;
+	m->told_refused = atomic_load_explicit(&m->rec->tx_refused, memory_order_relaxed);
+}
+
+/* Octets that were sent behind something that went through the kernel: that must be told of as well. */
+static void note_order(struct waiter *w, struct member *m)
+{
+	uint32_t stamp = order_of(m->rec->rx.dir);
+
+	if (stamp == m->stamp)
+		return;
+	m->stamp = stamp;
+	w->ask = true;
 }
 
 /* More lanes than this are looked at by what stirs; fewer by what they hold, which is a line less to fetch. */
@@ -113,8 +128,8 @@ static bool is_quiet(const struct epoll_set *s, uint32_t i)
 	       atomic_load_explicit(s->hot[i].stir, memory_order_acquire) == s->hot[i].seen;
 }
 
-/* The kernel was asked for other events than the program wishes by now: ask for those. */
-static uint32_t ask_again(struct member *m)
+/* What the carrier has, of what the program wishes by now. */
+static uint32_t ask_carrier(struct member *m)
 {
 	struct pollfd p = { .fd = m->fd, .events = (short)(m->wish.events & 0x7fff) };
 
@@ -122,136 +137,200 @@ static uint32_t ask_again(struct member *m)
 	return (uint32_t)p.revents & (m->wish.events | EPOLLERR | EPOLLHUP);
 }
 
-static void shoot(struct epoll_set *s, struct member *m)
+/* A one-shot that the kernel did not report itself is still armed there. */
+static void shoot(struct epoll_set *s, int ep, struct member *m, bool by_kernel)
 {
 	if (!(m->wish.events & EPOLLONESHOT))
 		return;
 	m->disarmed = true;
-	s->dirty += !m->dirty;
-	m->dirty = true;
+	if (by_kernel && !m->dirty)
+		return;
+	epoll_set_dirty(s, m, true);
+	if (epoll_is_ambiguous(s, m))
+		epoll_reconcile(s, ep);
+}
+
+static void add_event(struct waiter *w, struct member *m, uint32_t ready)
+{
+	w->events[w->n].events = ready;
+	w->events[w->n++].data = m->wish.data;
 }
 
 /* Events of one lane, reported as the program asked for them. */
-static uint32_t report(struct epoll_set *s, struct watch *w)
+static void report(struct waiter *w, struct watch *lane)
 {
-	struct member *m = &s->member[w->member];
+	struct epoll_set *s = w->s;
+	struct member *m = &s->member[lane->member];
 	uint32_t ready, stir;
+	uint64_t seen;
 
-	if (m->gone || m->disarmed || m->call == s->call || !sock_has_lane(m->rec))
-		return 0;
-	stir = atomic_load_explicit(w->stir, memory_order_acquire);
+	if (m->gone || m->disarmed || m->call == w->call || !sock_has_lane(m->rec))
+		return;
+	stir = atomic_load_explicit(lane->stir, memory_order_acquire);
+	seen = lane_rx_seen(&m->rec->rx);
 	ready = lane_events(s, m);
-	if (m->wish.events & EPOLLET)
-		ready = edges(m, ready);
+	if (!(ready & OUT))
+		m->told_out = false;
+	if ((m->wish.events & EPOLLET) && !is_edge(m, ready, seen))
+		ready = 0;
 	m->fresh = false;
 	/* What was told before it was looked at is looked at. Octets that stay, and room that goes, tell nothing. */
-	w->always = (ready & IN) || (m->wish.events & OUT);
-	w->seen = stir;
+	lane->always = (ready & IN) || (m->wish.events & OUT);
+	lane->seen = stir;
+	if (!ready)
+		return;
+	if (ready & IN)
+		note_order(w, m);
 	/* What the carrier has is not ours to see. */
-	if (ready && ((m->wish.events & EPOLLONESHOT) || stream_ask_kernel(m->rec)))
-		ready |= ask_again(m);
-	if (ready)
-		m->call = s->call;
-	if (ready)
-		shoot(s, m);
-	return ready;
+	if ((m->wish.events & EPOLLONESHOT) || stream_ask_kernel(m->rec))
+		ready |= ask_carrier(m);
+	note_told(w, m, ready, seen);
+	add_event(w, m, ready);
+	shoot(s, w->ep, m, false);
 }
 
-static int look_at_lanes(struct epoll_set *s, struct epoll_event *events, int n, int max)
+static void look_at_lanes(struct waiter *w)
 {
+	struct epoll_set *s = w->s;
 	uint32_t count = s->hots;
 
-	for (uint32_t i = 0; i < count && n < max; i++) {
+	for (uint32_t i = 0; i < count && w->n < w->max; i++) {
 		uint32_t at = s->turn + i < count ? s->turn + i : (s->turn + i) % count;
-		struct member *m = &s->member[s->hot[at].member];
-		uint32_t ready = is_quiet(s, at) ? 0 : report(s, &s->hot[at]);
 
-		if (ready) {
-			events[n].events = ready;
-			events[n++].data = m->wish.data;
-		}
-		if (n == max)
+		if (!is_quiet(s, at))
+			report(w, &s->hot[at]);
+		if (w->n == w->max)
 			s->turn = (s->turn + i + 1) % count;
 	}
-	return n;
 }
 
-/* What is told of a member at one time is all there is to tell of it. */
-static void add_lane(struct epoll_set *s, struct member *m, struct epoll_event *event)
-{
-	uint64_t seen = lane_rx_seen(&m->rec->rx);
-
-	event->events |= lane_events(s, m);
-	if (event->events)
-		m->call = s->call;
-	if (!(event->events & IN))
-		return;
-	m->told = seen;
-	m->told_out = event->events & OUT;
-	m->fresh = false;
-}
-
-/* The member that the kernel knows by this datum. Programs have thousands; a table remembers where they are. */
-static struct member *by_data(struct epoll_set *s, uint64_t data)
-{
-	uint32_t *hint = &s->by_data[(data ^ data >> 12 ^ data >> 28) % EPOLL_HINTS];
-
-	if (*hint && *hint <= s->used) {
-		struct member *m = &s->member[*hint - 1];
-
-		if (m->rec && m->kernel.data.u64 == data)
-			return m;
-	}
-	for (uint32_t i = 0; i < s->used; i++) {
-		if (s->member[i].rec && s->member[i].kernel.data.u64 == data) {
-			*hint = i + 1;
-			return &s->member[i];
-		}
-	}
-	return NULL;
-}
+/* --- what the kernel says */
 
 /* The carrier is writable. For a full ring that is the last resort. */
 static void judge_room(struct member *m, struct epoll_event *event)
 {
-	if (m->laned && stream_wants_room(m->rec))
+	if (m->laned && !(event->events & (EPOLLERR | EPOLLHUP)) && stream_wants_room(m->rec))
 		event->events &= ~(uint32_t)OUT;
 	else
 		stream_told_writable(m->rec);
 }
 
-/* An event from the kernel: whose is it, and does the program still want it? */
-static bool filter(struct epoll_set *s, struct epoll_event *event)
+/* Has the carrier something that was not told of? The octet that wakes a sleeper belongs to what is in the ring. */
+static bool carrier_is_edge(struct member *m, uint64_t seen)
 {
+	int unread = 0;
+
+	if (m->fresh || seen != m->told || !lane_rx_in_ring(&m->rec->rx))
+		return true;
+	real(ioctl)(m->fd, SIOCINQ, &unread);
+	if (unread > 0 && (uint32_t)unread == m->told_unread)
+		return false;
+	m->told_unread = (uint32_t)unread;
+	return true; /* without octets: the end */
+}
+
+/* Is what the kernel reports of a lane's carrier news for the program? */
+static bool kernel_is_edge(struct member *m, uint32_t events, uint64_t seen)
+{
+	if (events & ~(uint32_t)(IN | OUT))
+		return true;
+	/* The carrier's room counts when the ring is not to be used. */
+	if ((events & OUT) && (!m->told_out || was_refused(m) || !lane_tx_in_ring(&m->rec->tx)))
+		return true;
+	return (events & IN) && carrier_is_edge(m, seen);
+}
+
+/* What is told of a member at one time is all there is to tell of it; and edges only once. */
+static void add_lane(struct waiter *w, struct member *m, struct epoll_event *event)
+{
+	uint64_t seen = lane_rx_seen(&m->rec->rx);
+	uint32_t ready = lane_events(w->s, m);
+
+	if ((m->wish.events & EPOLLET) && !is_edge(m, ready, seen) &&
+	    !kernel_is_edge(m, event->events, seen))
+		event->events = 0;
+	else
+		event->events |= ready;
+	if (!event->events)
+		return;
+	if (ready & IN)
+		note_order(w, m);
+	note_told(w, m, event->events, seen);
+}
+
+/* An event of a member, as the program is to see it. */
+static bool translate(struct waiter *w, struct member *m, struct epoll_event *event)
+{
+	struct epoll_set *s = w->s;
+	bool by_kernel = true;
+
+	if (m->held && (event->events & EPOLLRDHUP))
+		stream_peer_ended(m->rec, m->fd);
+	if (m->laned)
+		epoll_heat(s, m);
+	if (m->gone || (m->disarmed && m->call != w->call))
+		return false;
+	if (m->call == w->call) {
+		/* Told of in this call already: all at one time, and no edge may be lost. */
+		w->events[m->event].events |= event->events &
+					      (m->wish.events | EPOLLERR | EPOLLHUP);
+		return false;
+	}
+	if (m->dirty) {
+		event->events = ask_carrier(m);
+		event->data = m->wish.data;
+		by_kernel = false;
+	}
+	if (event->events & OUT)
+		judge_room(m, event);
+	if (m->laned && sock_has_lane(m->rec)) {
+		add_lane(w, m, event);
+	} else if (event->events) {
+		m->call = w->call;
+		m->event = (uint32_t)w->n;
+		m->told_out = m->told_out || (event->events & OUT);
+		m->fresh = false;
+	}
+	if (event->events)
+		shoot(s, w->ep, m, by_kernel);
+	return event->events != 0;
+}
+
+/* The kernel was asked before in this call, and says the same again. */
+static bool is_told(struct waiter *w, const struct epoll_event *event)
+{
+	for (int i = 0; i < w->n && w->asked; i++) {
+		if (w->events[i].data.u64 != event->data.u64)
+			continue;
+		w->events[i].events |= event->events;
+		return true;
+	}
+	return false;
+}
+
+/* An event from the kernel: whose is it, and does the program still want it? */
+static bool filter(struct waiter *w, struct epoll_event *event)
+{
+	struct epoll_set *s = w->s;
 	struct member *m;
 
 	if (event->data.u64 == BELL_DATA) {
 		s->rang = true;
 		return false;
 	}
-	m = by_data(s, event->data.u64);
+	m = epoll_by_data(s, event->data.u64);
 	if (!m)
-		return true;
-	if (m->held && (event->events & EPOLLRDHUP))
-		stream_peer_ended(m->rec, m->fd);
-	if (m->laned)
-		epoll_heat(s, m);
-	if (m->gone || m->disarmed)
-		return false;
-	if (m->dirty) {
-		event->events = ask_again(m);
-		event->data = m->wish.data;
-	}
-	if (event->events & OUT)
-		judge_room(m, event);
-	if (m->laned && sock_has_lane(m->rec))
-		add_lane(s, m, event);
-	if (event->events)
-		shoot(s, m);
-	return event->events != 0;
+		return !is_told(w, event);
+	if (!epoll_next_by_data(s, m))
+		return m->rec ? translate(w, m, event) : !is_told(w, event);
+	/* Of several one; the kernel knows all that is wished of them. */
+	for (; m; m = epoll_next_by_data(s, m))
+		if (m->rec && m->laned)
+			epoll_heat(s, m);
+	return !is_told(w, event);
 }
 
-static int ask_kernel(int ep, struct epoll_event *events, int max, int64_t ns, const sigset_t *mask)
+static int ask_for(int ep, struct epoll_event *events, int max, int64_t ns, const sigset_t *mask)
 {
 	if (ns == 0)
 		return quick_epoll(ep, events, max, mask);
@@ -268,42 +347,57 @@ static int ask_kernel(int ep, struct epoll_event *events, int max, int64_t ns, c
 	return real(epoll_wait)(ep, events, max, ns < 0 ? -1 : (int)((ns + 999999) / 1000000));
 }
 
-/* So many of the program's entries are put back as they were, if they are not used in the end: programs may use
- * what stands behind the last event again. */
-#define PUT_BACK 64
-
-/* With the lock; gives it up while it sleeps. */
-static int from_kernel(struct epoll_set *s, int ep, struct epoll_event *events, int max, int64_t ns,
-		       const sigset_t *mask)
+/* Cancellation unwinds through here, and the lock must be had again. */
+static void wake_up(struct waiter **w)
 {
-	struct epoll_event before[PUT_BACK];
-	int n, kept = 0, saved;
+	struct epoll_set *s = (*w)->s;
 
-	memcpy(before, events, (size_t)min_u32((uint32_t)max, PUT_BACK) * sizeof(*before));
+	if (rec_lock_take(&s->lock))
+		atomic_fetch_sub(&s->sleepers, 1);
+}
+
+static int sleep_for(struct waiter *w, struct epoll_event *events, int max, int64_t ns)
+{
+	struct waiter *asleep __attribute__((cleanup(wake_up))) = w;
+
+	atomic_fetch_add(&w->s->sleepers, 1);
+	rec_lock_give(&w->s->lock);
+	REC_LOCK_NONE();
+	(void)asleep;
+	return ask_for(w->ep, events, max, ns, w->mask);
+}
+
+/* Ask the kernel; with the lock, which is given up while it sleeps. -1 and errno, or how many more events there are. */
+static int ask_kernel(struct waiter *w, int64_t ns)
+{
+	struct epoll_event found[BATCH];
+	struct epoll_set *s = w->s;
+	int max = (int)min_u32((uint32_t)(w->max - w->n), BATCH);
+	int n, saved, kept = 0;
+
 	s->looked = clock_now();
-	if (ns != 0) {
-		s->sleepers++;
-		lock_give(&s->lock);
-	}
-	n = ask_kernel(ep, events, max, ns, mask);
+	s->clock = order_now();
+	n = ns == 0 ? ask_for(w->ep, found, max, 0, w->mask) : sleep_for(w, found, max, ns);
 	saved = errno;
-	if (ns != 0) {
-		lock_take(&s->lock);
-		s->sleepers--;
+	for (int i = 0; i < n; i++) {
+		if (!filter(w, &found[i]))
+			continue;
+		w->events[w->n++] = found[i];
+		kept++;
 	}
-	for (int i = 0; i < n; i++)
-		if (filter(s, &events[i]))
-			events[kept++] = events[i];
-	for (int i = kept; i < n && i < PUT_BACK; i++)
-		events[i] = before[i];
+	s->kernel_had = kept > 0;
+	w->ask = false;
+	w->asked = true;
 	if (s->rang)
 		epoll_answer(s);
 	/* Nothing but stale events, and as many as fit: others may wait behind them. */
 	if (n == max && kept == 0)
-		epoll_reconcile(s, ep);
+		epoll_reconcile(s, w->ep);
 	errno = saved;
 	return n < 0 ? n : kept;
 }
+
+/* --- waiting */
 
 /* Is there anything to report? In a hurry: the report itself looks closely. */
 static bool is_ready(const struct member *m)
@@ -314,7 +408,7 @@ static bool is_ready(const struct member *m)
 	if (m->gone || m->disarmed || !sock_has_lane(m->rec))
 		return false;
 	word = atomic_load_explicit(&m->rec->rx.dir->word, memory_order_acquire);
-	if ((m->wish.events & IN) && (uint32_t)word != m->rec->rx.head &&
+	if ((m->wish.events & IN) && (uint32_t)word != LANE_LOAD(m->rec->rx.head) &&
 	    (!edge || m->fresh || (word & LANE_PLACE) != m->told))
 		return true;
 	return (m->wish.events & OUT) && (!edge || !m->told_out || was_refused(m)) &&
@@ -328,7 +422,8 @@ static bool any_ready(void *arg)
 	for (uint32_t i = 0; i < s->hots; i++)
 		if (!is_quiet(s, i) && is_ready(&s->member[s->hot[i].member]))
 			return true;
-	return false;
+	/* Another thread wants the set. */
+	return rec_lock_is_wanted(&s->lock);
 }
 
 /* Where the peers run. One that needs this processor cannot come while we spin on it. */
@@ -357,7 +452,7 @@ static bool arm_for_room(struct epoll_set *s, struct member *m)
 	if (stream_wants_room(m->rec) && !(m->wish.events & EPOLLEXCLUSIVE))
 		return epoll_hold(s, m);
 	/* No edge will come of a carrier that has had room all the time. One that is full gives one. */
-	s->no_room = (m->wish.events & EPOLLET) && was_refused(m) && (ask_again(m) & OUT);
+	s->no_room = (m->wish.events & EPOLLET) && was_refused(m) && (ask_carrier(m) & OUT);
 	return !s->no_room;
 }
 
@@ -405,13 +500,13 @@ static bool arm_all(struct epoll_set *s, int64_t *most)
 	return true;
 }
 
-static int64_t time_left(int64_t timeout, uint64_t start)
+static int64_t time_left(const struct waiter *w)
 {
 	int64_t left;
 
-	if (timeout < 0)
+	if (w->timeout < 0)
 		return -1;
-	left = timeout - (int64_t)(clock_now() - start);
+	left = w->timeout - (int64_t)(clock_now() - w->start);
 	return left > 0 ? left : 0;
 }
 
@@ -436,15 +531,24 @@ static int64_t look_around(struct epoll_set *s)
 	return most;
 }
 
-static int sleep_in_kernel(struct epoll_set *s, int ep, struct epoll_event *events, int max,
-			   int64_t timeout, uint64_t start, const sigset_t *mask)
+/* The number may have been closed while nobody had the lock. */
+static bool is_closed(const struct waiter *w)
 {
-	int64_t most;
-	int n;
+	if (epoll_of(w->ep) == w->s)
+		return false;
+	errno = EBADF;
+	return true;
+}
 
-	if (timeout == 0) {
-		epoll_reconcile(s, ep);
-		return from_kernel(s, ep, events, max, 0, mask);
+/* 0: look again, or the time is over. */
+static int sleep_in_kernel(struct waiter *w)
+{
+	struct epoll_set *s = w->s;
+	int64_t most;
+
+	if (w->timeout == 0) {
+		epoll_reconcile(s, w->ep);
+		return ask_kernel(w, 0);
 	}
 	if (!arm_all(s, &most))
 		return 0;
@@ -453,79 +557,143 @@ static int sleep_in_kernel(struct epoll_set *s, int ep, struct epoll_event *even
 		most = min_i64(most, look_around(s));
 	if (s->hots > 0)
 		return 0;
-	epoll_reconcile(s, ep);
+	epoll_reconcile(s, w->ep);
 	stream_trim_all();
 	for (;;) {
-		int64_t left = time_left(timeout, start);
+		int64_t left = time_left(w);
 		int64_t slice = left < 0 || left > most ? most : left;
 		uint64_t before = clock_now();
+		int n = ask_kernel(w, slice == INT64_MAX ? -1 : slice);
 
-		n = from_kernel(s, ep, events, max, slice == INT64_MAX ? -1 : slice, mask);
 		wait_slept(&s->spin, clock_now() - before);
 		if (n != 0 || slice == left || s->hots > 0 || s->dirty > 0)
 			return n;
+		if (is_closed(w))
+			return -1;
 		most = look_around(s);
 		if (s->hots > 0)
 			return 0;
 	}
 }
 
+/* What nobody can tell us of by a stamp in a lane: what this process did itself, and what others did to it. */
 static bool kernel_is_due(const struct epoll_set *s)
 {
-	return clock_now() - s->looked > LOOK_NS;
+	return s->kernel_had || s->clock != order_now() || clock_now() - s->looked > LOOK_NS;
 }
 
-bool epoll_lanes_ready(struct epoll_set *s)
+/*
+ * What is in lanes now. Something that was sent before what is found must be found as well: lanes that were looked at too
+ * early are looked at again, and the kernel is asked if what is found may have been sent behind something it has.
+ */
+static int look_closely(struct waiter *w)
 {
-	bool ready = false;
+	int pass = 0, before;
 
-	lock_take(&s->lock);
-	for (uint32_t i = 0; i < s->used && !ready; i++) {
+	do {
+		before = w->n;
+		look_at_lanes(w);
+		if (w->ask && w->n < w->max && ask_kernel(w, 0) < 0)
+			return -1;
+	} while (w->n > before && w->n < w->max && (uint32_t)w->n < w->s->hots && ++pass < PASSES);
+	return w->n;
+}
+
+/* Some other thread wants the set: before this one goes on. False: it has been closed. */
+static bool let_others(struct waiter *w)
+{
+	struct epoll_set *s = w->s;
+
+	if (rec_lock_is_wanted(&s->lock)) {
+		rec_lock_pass(&s->lock);
+		rec_lock_take(&s->lock);
+	}
+	return !is_closed(w);
+}
+
+/* Lanes, and the kernel if it is due; then the ladder. Sleeps nowhere. */
+static int look_awake(struct waiter *w)
+{
+	struct epoll_set *s = w->s;
+
+	epoll_find_lanes(s, w->ep);
+	find_refused(s);
+	if (s->hots == 0)
+		return 0;
+	if ((kernel_is_due(s) && ask_kernel(w, 0) < 0) || look_closely(w) < 0)
+		return -1;
+	if (w->n != 0 || w->timeout == 0)
+		return w->n;
+	if (!wait_ladder_locked(any_ready, s, peers_cpu(s), &s->spin, settings.spin_ns, &s->lock))
+		return is_closed(w) ? -1 : 0;
+	return let_others(w) ? look_closely(w) : -1;
+}
+
+/* Others sleep for what this thread looked at alone so far. */
+static void pass_on(struct waiter *w)
+{
+	struct epoll_set *s = w->s;
+	int64_t most;
+
+	if (atomic_load(&s->sleepers) == 0)
+		return;
+	if (!arm_all(s, &most) && !(s->bell_pid && bell_ring_own()))
+		for (uint32_t i = s->hots; i-- > 0;)
+			epoll_wake_sleepers(s, s->ep, &s->member[s->hot[i].member]);
+	epoll_reconcile(s, s->ep);
+}
+
+static void leave(struct waiter *w)
+{
+	int saved = errno;
+
+	if (!w->s)
+		return;
+	if (atomic_load(&w->s->live))
+		pass_on(w);
+	epoll_leave(w->s);
+	errno = saved;
+}
+
+bool epoll_wait_for(int ep, struct epoll_event *events, int max, int64_t timeout,
+		    const sigset_t *mask, int *result)
+{
+	bool own;
+	struct waiter w __attribute__((cleanup(leave))) = {
+		.ep = ep, .events = events, .max = max, .timeout = timeout, .mask = mask
+	};
+	int n;
+
+	w.start = timeout > 0 ? clock_now() : 0;
+	w.s = epoll_take(ep, &own);
+	if (!w.s)
+		return false;
+	w.s->users++;
+	w.call = ++w.s->calls;
+	w.s->no_room = false;
+	do {
+		n = look_awake(&w);
+		if (n == 0)
+			n = sleep_in_kernel(&w);
+		if (n >= 0 && w.n < max)
+			n = look_closely(&w);
+	} while (n >= 0 && w.n == 0 && (timeout < 0 || time_left(&w) > 0) && timeout != 0);
+	*result = n < 0 && w.n == 0 ? n : w.n;
+	return true;
+}
+
+bool epoll_lanes_ready(int ep)
+{
+	bool own, ready = false;
+	struct epoll_set *s = epoll_take(ep, &own);
+
+	for (uint32_t i = 0; s && i < s->used && !ready; i++) {
 		struct member *m = &s->member[i];
 
 		ready = m->rec && !m->gone && !m->disarmed && (m->wish.events & IN) &&
 			sock_has_lane(m->rec) && stream_readable(m->rec);
 	}
-	lock_give(&s->lock);
+	if (s)
+		rec_lock_give(&s->lock);
 	return ready;
-}
-
-/* Lanes, and the kernel if it is due; then the ladder. Sleeps nowhere. */
-static int look_awake(struct epoll_set *s, int ep, struct epoll_event *events, int max, bool wait,
-		      const sigset_t *mask)
-{
-	int n = 0;
-
-	find_lanes(s, ep);
-	find_refused(s);
-	if (s->hots == 0)
-		return 0;
-	if (kernel_is_due(s))
-		n = from_kernel(s, ep, events, max, 0, mask);
-	if (n >= 0)
-		n = look_at_lanes(s, events, n, max);
-	if (n == 0 && wait && wait_ladder(any_ready, s, peers_cpu(s), &s->spin, settings.spin_ns))
-		n = look_at_lanes(s, events, 0, max);
-	return n;
-}
-
-int epoll_wait_for(struct epoll_set *s, int ep, struct epoll_event *events, int max,
-		   int64_t timeout, const sigset_t *mask)
-{
-	uint64_t start = timeout > 0 ? clock_now() : 0;
-	int n;
-
-	lock_take(&s->lock);
-	s->call++;
-	s->no_room = false;
-	do {
-		n = look_awake(s, ep, events, max, timeout != 0, mask);
-		if (n != 0)
-			break;
-		n = sleep_in_kernel(s, ep, events, max, timeout, start, mask);
-		if (n >= 0)
-			n = look_at_lanes(s, events, n, max);
-	} while (n == 0 && (timeout < 0 || time_left(timeout, start) > 0));
-	lock_give(&s->lock);
-	return n;
 }

@@ -2,21 +2,35 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/util.h"
 #include "sockets/family.h"
 #include "sockets/process.h"
+#include "sockets/real.h"
 #include "sockets/sock.h"
 
-#define HOMES 4
+#define HOMES 8
 
-/* The homes of this process and its forebears, with our seat in each; -1: none. */
+/* The homes of this process and its forebears, with our seat in each; -1: none; and what our calls have to do with
+ * their records. */
 static struct {
 	struct home *home;
+	struct keep *keep;
 	int seat;
 } known[HOMES];
+
+struct keep family_stray;
+
+struct keep *family_keep(const struct home *h, uint32_t number)
+{
+	for (int i = 0; i < HOMES; i++)
+		if (known[i].home == h && known[i].keep)
+			return &known[i].keep[number];
+	return &family_stray;
+}
 
 /* Seats for the child that this thread is forking, + 1; 0: not yet, -1: none to be had. */
 static _Thread_local int8_t next[HOMES] THREAD_LOCAL_FAST;
@@ -51,16 +65,44 @@ static void sit_down(struct home *h, int seat)
 	atomic_store(&h->seat[seat].pid, getpid());
 }
 
-void family_founded(struct home *h)
+bool family_founded(struct home *h)
 {
-	for (int i = 0; i < HOMES; i++) {
+	struct keep *keep = mmap(NULL, h->records * sizeof(*keep), PROT_READ | PROT_WRITE,
+				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	for (int i = 0; i < HOMES && keep != MAP_FAILED; i++) {
 		if (known[i].home)
 			continue;
 		sit_down(h, 0);
 		known[i].seat = 0;
+		known[i].keep = keep;
 		known[i].home = h;
-		return;
+		return true;
 	}
+	if (keep != MAP_FAILED)
+		munmap(keep, h->records * sizeof(*keep));
+	return false;
+}
+
+static void forget_calls(const struct home *h, struct keep *keep)
+{
+	for (uint32_t n = 0; n < atomic_load(&h->high); n++) {
+		int heir = atomic_exchange(&keep[n].heir, 0) - 1;
+
+		if (heir >= 0)
+			real(close)(heir);
+		if (atomic_load_explicit(&keep[n].pins, memory_order_relaxed))
+			atomic_store(&keep[n].pins, 0);
+		if (atomic_load_explicit(&keep[n].calls, memory_order_relaxed))
+			atomic_store(&keep[n].calls, 0);
+	}
+}
+
+void family_forget_calls(void)
+{
+	for (int i = 0; i < HOMES; i++)
+		if (known[i].home && known[i].keep)
+			forget_calls(known[i].home, known[i].keep);
 }
 
 static void add(struct rec *r, int seat, int change)

@@ -8,10 +8,17 @@
 #ifndef FLUE_SOCKETS_FAMILY_H
 #define FLUE_SOCKETS_FAMILY_H
 
+#include <stdbool.h>
+
 #include "sockets/home.h"
 
-/* This process has made the home. */
-void family_founded(struct home *h);
+/* This process has made the home. False: no memory. */
+bool family_founded(struct home *h);
+/* What calls of this process have to do with a record; family_stray for those in homes that we do not know. */
+struct keep *family_keep(const struct home *h, uint32_t number);
+extern struct keep family_stray;
+/* In the child of a fork: calls of the parent's other threads are not here. */
+void family_forget_calls(void);
 /* This process has so many more descriptors of the record. Counted up after refs and procs, down before. */
 void family_hold(struct rec *r, int change);
 /* About to fork; the child will have one more of this record. */

@@ -14,10 +14,11 @@
 
 #include "sockets/lane.h"
 #include "sockets/ops.h"
+#include "sockets/rec_lock.h"
 
 #define HOME_NAME    "flue-home"
 #define HOME_MAGIC   0x3145554c46534b53ull
-#define HOME_VERSION 2
+#define HOME_VERSION 3
 #define HOME_RECORDS 65536u
 #define HOME_SEATS   64
 
@@ -34,6 +35,7 @@ enum rec_state {
 	REC_YOUNG,  /* connected; not eligible yet */
 	REC_POSTED, /* our offer stands on the notice board */
 	REC_AGREED, /* a lane is ours, but some call is still in the kernel */
+	REC_ATTACH, /* a thread steps onto it, with both locks: no call may begin now */
 	REC_LANE,   /* the lane's words decide */
 	REC_PLAIN,  /* TCP for good */
 };
@@ -59,11 +61,6 @@ enum rec_flag {
 	REC_NAMED = 1 << 13,      /* its addresses and cookie are known */
 };
 
-/* Owner's thread id, or 0; bit 31: somebody sleeps for it. */
-struct rec_lock {
-	_Atomic uint32_t word;
-};
-
 /* Octets and calls since the connection began; relaxed, one writer at a time. */
 struct rec_count {
 	_Atomic uint64_t lane_bytes;
@@ -78,17 +75,15 @@ struct rec {
 	_Alignas(128) _Atomic uint32_t state; /* enum rec_state */
 	_Atomic uint32_t why;                 /* enum why */
 	struct home *home;                    /* where it stands, in the processes of the family */
+	uint32_t number;                      /* ... and at which place */
 	uint64_t cookie;
 	struct sockaddr_in6 self; /* IPv4 as mapped addresses */
 	struct sockaddr_in6 peer;
 	_Atomic uint32_t refs;  /* descriptors, in all processes of the family */
 	_Atomic uint32_t procs; /* processes of the family that hold it */
 	_Atomic uint32_t flags; /* enum rec_flag */
-	_Atomic uint32_t busy;  /* calls inside the kernel that move octets without our positions */
 	_Atomic uint32_t armed; /* sleepers that rely on LANE_WAITING ... */
 	uint32_t armed_bell;    /* ... and those of them that our bell wakes */
-	_Atomic uint32_t pins;  /* calls that will touch the record again */
-	_Atomic int32_t heir;   /* descriptor left to a blocked call by close(), or -1 */
 	uint32_t role;          /* enum rec_role */
 	/* towards eligibility */
 	uint32_t turns;
@@ -96,7 +91,6 @@ struct rec {
 	uint64_t young_tx, young_rx;
 	uint64_t check_at; /* octets or turns at which the offer is looked at again */
 	uint32_t checks;
-	_Atomic uint32_t growing; /* a thread is seeing to what follows */
 	uint64_t goal;  /* octets before the peer is looked for again; 0: for the first time */
 	uint32_t slot;  /* of the notice board */
 	uint32_t paced; /* nanoseconds spent in waiting for the peer to take our offer */
@@ -121,17 +115,19 @@ struct rec {
 	uint32_t absent;             /* nanoseconds spent in waiting for it */
 	uint64_t trimmed;            /* when memory of the ring was last given back */
 	uint32_t listed;             /* among those that have grown */
+	uint64_t held_since;         /* when the receiver began to take octets back */
 	uint64_t full_since;         /* when somebody first waited for room */
 	uint64_t moved_at;           /* when the reader was last seen to have taken something */
 	uint32_t moved_head;
-	_Atomic uint32_t tx_told;   /* said that it is writable: the next octet must go */
-	_Atomic uint32_t tx_kernel; /* the owner of tx_lock is in the kernel, on the carrier */
+	_Atomic uint32_t tx_told; /* said that it is writable: the next octet must go */
 	struct lane_tx tx;
 	struct rec_count sent;
 	_Alignas(128) struct rec_lock rx_lock;
 	_Atomic uint64_t rx_before; /* octets of the carrier sent before it was eligible */
 	struct lane_rx rx;
 	struct rec_count received;
+	uint32_t rx_stamp;       /* of the last octets, see order.h */
+	uint32_t poll_stamp;     /* ... that poll() told of */
 	uint32_t spin;           /* what the next wait for octets may spin, in nanoseconds */
 	uint32_t nap;            /* see nap_pays() */
 	_Atomic uint32_t asleep; /* of those in `armed`: in calls that only the carrier ends */

@@ -10,7 +10,7 @@ static void pin(int fd)
 	struct rec *r = sock_live(fd);
 
 	if (r)
-		sock_pin(r, fd, WHY_STDIO);
+		sock_hand_over(r, fd, WHY_STDIO);
 }
 
 /* Where the program's request says which descriptor. */

@@ -8,6 +8,7 @@
 #include "sockets/epoll.h"
 #include "sockets/hook.h"
 #include "sockets/ops_lane.h"
+#include "sockets/order.h"
 #include "sockets/user.h"
 
 #define RCVTIMEO_NEW 66 /* with 64 bits for the time everywhere */
@@ -105,6 +106,7 @@ HOOK int connect(int fd, const struct sockaddr *address, socklen_t size)
 	    address->sa_family == AF_UNSPEC)
 		sock_pin(r, fd, WHY_SHUT);
 	result = real(connect)(fd, native(address, size, &copy), size);
+	order_tick();
 	if (!r)
 		return result;
 	saved = errno;
@@ -133,6 +135,7 @@ static int accepted(int listener, int fd, int flags)
 	struct rec *l = sock_of(listener);
 	struct rec *r;
 
+	order_tick();
 	if (fd < 0)
 		return fd;
 	if (!l) {
@@ -164,17 +167,14 @@ HOOK int shutdown(int fd, int how)
 {
 	struct rec *r = sock_live(fd);
 
+	order_tick();
 	return r ? stream_shutdown(r, fd, how) : real(shutdown)(fd, how);
 }
 
 /* `fd` goes. A child of vfork() closes only its own. */
 static void closing(int fd)
 {
-	struct rec *r = (unsigned)fd < SOCK_FDS
-				? atomic_load_explicit(&sock_table[fd], memory_order_acquire)
-				: SOCK_OTHER;
-
-	if ((r != SOCK_OTHER || epoll_of(fd)) && process_is_self()) {
+	if ((sock_at(fd) != SOCK_OTHER || epoll_of(fd)) && process_is_self()) {
 		epoll_closing(fd);
 		sock_closing(fd);
 	}
@@ -187,6 +187,7 @@ HOOK int close(int fd)
 		return -1;
 	}
 	closing(fd);
+	order_tick();
 	return real(close)(fd);
 }
 
@@ -430,7 +431,7 @@ HOOK FILE *fdopen(int fd, const char *mode)
 
 	/* Streams read and write inside the C library, where no hook is. */
 	if (r)
-		sock_pin(r, fd, WHY_STDIO);
+		sock_hand_over(r, fd, WHY_STDIO);
 	return real(fdopen)(fd, mode);
 }
 
@@ -460,7 +461,7 @@ static void passing(int fd)
 
 	/* Listeners are the kernel's wherever they go. */
 	if (r && !sock_flag(r, REC_LISTEN))
-		sock_pin(r, fd, WHY_PASSED);
+		sock_hand_over(r, fd, WHY_PASSED);
 	epoll_passing(fd);
 }
 
@@ -473,13 +474,11 @@ static void received(int fd)
 {
 	struct rec *r;
 
-	if ((unsigned)fd >= SOCK_FDS)
-		return;
-	atomic_store(&sock_table[fd], NULL);
+	sock_unknown(fd);
 	r = sock_of(fd);
 	/* Its sender may still use it. */
 	if (r && !sock_flag(r, REC_LISTEN))
-		sock_pin(r, fd, WHY_PASSED);
+		sock_hand_over(r, fd, WHY_PASSED);
 }
 
 void hook_received_descriptors(const struct msghdr *msg)

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/util.h"
 #include "sockets/hook.h"
+#include "sockets/order.h"
 #include "sockets/stream_priv.h"
 #include "sockets/user.h"
 
@@ -34,110 +35,82 @@ static ssize_t ours_send(struct rec *r, int fd, const struct iovec *iov, size_t 
 	return stream_send(r, fd, iov, count, flags);
 }
 
+/* The same without a lane, for much at once: one may come meanwhile. */
+static ssize_t ours_begin(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags)
+{
+	if (!user_list_ok(iov, count, false)) {
+		errno = EFAULT;
+		return -1;
+	}
+	return stream_send_young(r, fd, iov, count, flags);
+}
+
+/* The record of a socket that may be sent on by a lane. */
+static struct rec *send_live(int fd, int flags)
+{
+	struct rec *r = sock_live(fd);
+
+	if (!r || !(flags & SEND_PLAIN))
+		return r;
+	sock_pin(r, fd, WHY_OPTION);
+	return NULL;
+}
+
 static void after_receive(struct rec *r, int fd, ssize_t n, int flags)
 {
 	int saved = errno;
 
+	order_tick();
 	stream_after_receive(r, fd, n, flags);
 	errno = saved;
 }
 
-static void after_send(struct rec *r, int fd, ssize_t n)
+static void after_send(struct rec *r, int fd, ssize_t n, int flags)
 {
 	int saved = errno;
 
-	stream_after_send(r, fd, n);
+	order_tick();
+	stream_after_send(r, fd, n, flags);
 	errno = saved;
 }
 
-/*
- * Much at once on a young connection: in steps, or all of it would be with the kernel before the
- * connection is old enough for a lane.
- */
-static ssize_t send_in_steps(struct rec *r, int fd, const struct iovec *iov, size_t count,
-			     int flags)
-{
-	struct lane_iov from = { .iov = iov, .count = count };
-	struct iovec part[STREAM_IOV];
-	size_t done = 0;
-	ssize_t n;
-
-	for (;;) {
-		struct msghdr msg = { .msg_iov = part };
-		size_t step;
-
-		msg.msg_iovlen = stream_cut(&from, STEP, part);
-		step = stream_size(part, msg.msg_iovlen);
-		if (step == 0)
-			return (ssize_t)done;
-		if (stream_before_send(r, fd, step) == STREAM_PLAIN) {
-			n = real(sendmsg)(fd, &msg, flags);
-			after_send(r, fd, n);
-		} else {
-			n = ours_send(r, fd, part, msg.msg_iovlen, flags);
-			if (n == STREAM_AGAIN)
-				continue;
-		}
-		if (n < 0)
-			return done > 0 ? (ssize_t)done : n;
-		done += (size_t)n;
-		stream_skip(&from, (size_t)n);
-		if ((size_t)n < step)
-			return (ssize_t)done;
-	}
-}
-
 /* `plain` is the real call; it runs when the octets come from the kernel alone. */
-#define RECEIVE(fd, iov, count, flags, plain)                                \
-	({                                                                   \
-		struct rec *r_ = sock_live(fd);                              \
-		ssize_t n_;                                                  \
-		if (r_ && ((flags)&RECEIVE_PLAIN))                           \
-			r_ = NULL;                                           \
-		for (;;) {                                                   \
-			if (!r_) {                                           \
-				n_ = plain;                                  \
-				break;                                       \
-			}                                                    \
-			if (stream_before_receive(r_, fd) == STREAM_PLAIN) { \
-				n_ = plain;                                  \
-				after_receive(r_, fd, n_, flags);            \
-				break;                                       \
-			}                                                    \
-			n_ = ours_receive(r_, fd, iov, count, flags);        \
-			if (n_ != STREAM_AGAIN)                              \
-				break;                                       \
-		}                                                            \
-		n_;                                                          \
+#define RECEIVE(fd, iov, count, flags, plain)                                          \
+	({                                                                             \
+		ssize_t n_ = STREAM_AGAIN;                                             \
+		while (n_ == STREAM_AGAIN) {                                           \
+			struct rec *r_ = (flags)&RECEIVE_PLAIN ? NULL : sock_live(fd); \
+			if (!r_) {                                                     \
+				n_ = plain;                                            \
+				order_tick();                                          \
+			} else if (stream_before_receive(r_, fd) == STREAM_PLAIN) {    \
+				n_ = plain;                                            \
+				after_receive(r_, fd, n_, flags);                      \
+			} else {                                                       \
+				n_ = ours_receive(r_, fd, iov, count, flags);          \
+			}                                                              \
+		}                                                                      \
+		n_;                                                                    \
 	})
 
-#define SEND(fd, iov, count, size, flags, plain)                                \
-	({                                                                      \
-		struct rec *r_ = sock_live(fd);                                 \
-		ssize_t n_;                                                     \
-		if (r_ && ((flags)&SEND_PLAIN)) {                               \
-			sock_pin(r_, fd, WHY_OPTION);                           \
-			r_ = NULL;                                              \
-		}                                                               \
-		for (;;) {                                                      \
-			if (!r_) {                                              \
-				n_ = plain;                                     \
-				break;                                          \
-			}                                                       \
-			if ((size) > STEP && !sock_has_lane(r_)) {              \
-				n_ = send_in_steps(r_, fd, iov, count, flags);  \
-				break;                                          \
-			}                                                       \
-			if (stream_before_send(r_, fd, size) == STREAM_PLAIN) { \
-				n_ = plain;                                     \
-				after_send(r_, fd, n_);                         \
-				break;                                          \
-			}                                                       \
-			n_ = ours_send(r_, fd, iov, count, flags);              \
-			if (n_ != STREAM_AGAIN)                                 \
-				break;                                          \
-		}                                                               \
-		n_;                                                             \
+#define SEND(fd, iov, count, size, flags, plain)                                       \
+	({                                                                             \
+		ssize_t n_ = STREAM_AGAIN;                                             \
+		while (n_ == STREAM_AGAIN) {                                           \
+			struct rec *r_ = send_live(fd, flags);                         \
+			if (!r_) {                                                     \
+				n_ = plain;                                            \
+				order_tick();                                          \
+			} else if ((size) > STEP && !sock_has_lane(r_)) {              \
+				n_ = ours_begin(r_, fd, iov, count, flags);            \
+			} else if (stream_before_send(r_, fd, size) == STREAM_PLAIN) { \
+				n_ = plain;                                            \
+				after_send(r_, fd, n_, flags);                         \
+			} else {                                                       \
+				n_ = ours_send(r_, fd, iov, count, flags);             \
+			}                                                              \
+		}                                                                      \
+		n_;                                                                    \
 	})
 
 static struct iovec one(const void *buf, size_t n)
@@ -408,7 +381,7 @@ static ssize_t send_file(struct rec *r, int fd, int from, off_t *offset, size_t 
 		if (got <= 0)
 			break;
 		iov = one(buf, (size_t)got);
-		sent = stream_send(r, fd, &iov, 1, 0);
+		sent = stream_send_young(r, fd, &iov, 1, 0);
 		if (sent <= 0)
 			break;
 		done += (size_t)sent;
@@ -425,46 +398,29 @@ static ssize_t send_file(struct rec *r, int fd, int from, off_t *offset, size_t 
 	return got < 0 || sent < 0 ? (sent == STREAM_AGAIN ? STREAM_AGAIN : -1) : 0;
 }
 
-/* One step: what the kernel or the lane takes of `n` octets. */
-static ssize_t file_step(struct rec *r, int fd, int from, off_t *offset, size_t n)
-{
-	ssize_t sent;
-
-	do {
-		if (stream_before_send(r, fd, n) == STREAM_PLAIN) {
-			sent = real(sendfile)(fd, from, offset, n);
-			after_send(r, fd, sent);
-			return sent;
-		}
-		if (lseek(from, 0, SEEK_CUR) < 0) {
-			sock_pin(r, fd, WHY_OPTION);
-			return real(sendfile)(fd, from, offset, n);
-		}
-		sent = send_file(r, fd, from, offset, n);
-	} while (sent == STREAM_AGAIN);
-	return sent;
-}
-
 HOOK ssize_t sendfile(int fd, int from, off_t *offset, size_t n)
 {
-	struct rec *r = sock_live(fd);
-	size_t done = 0;
+	struct rec *r, *source = sock_live(from);
+	ssize_t sent = STREAM_AGAIN;
 
-	if (sock_live(from))
-		sock_pin(sock_live(from), from, WHY_OPTION);
-	if (!r || n == 0 || (offset && !user_writable(offset, sizeof(*offset))))
-		return real(sendfile)(fd, from, offset, n);
-	while (done < n) {
-		size_t step = sock_has_lane(r) ? n - done : min_size(n - done, STEP);
-		ssize_t sent = file_step(r, fd, from, offset, step);
-
-		if (sent < 0)
-			return done > 0 ? (ssize_t)done : sent;
-		done += (size_t)sent;
-		if ((size_t)sent < step)
-			break;
+	if (source)
+		sock_pin(source, from, WHY_OPTION);
+	while (sent == STREAM_AGAIN) {
+		r = sock_live(fd);
+		if (!r || n == 0 || (offset && !user_writable(offset, sizeof(*offset)))) {
+			sent = real(sendfile)(fd, from, offset, n);
+		} else if (!sock_has_lane(r) && n <= STEP &&
+			   stream_before_send(r, fd, n) == STREAM_PLAIN) {
+			sent = real(sendfile)(fd, from, offset, n);
+			after_send(r, fd, sent, 0);
+		} else if (lseek(from, 0, SEEK_CUR) < 0) {
+			sock_pin(r, fd, WHY_OPTION);
+			sent = real(sendfile)(fd, from, offset, n);
+		} else {
+			sent = send_file(r, fd, from, offset, n);
+		}
 	}
-	return (ssize_t)done;
+	return sent;
 }
 
 static void pin_for_pipe(int fd)

@@ -31,7 +31,7 @@ static void inherit(int fd, struct rec *r, void *arg)
 		return;
 	atomic_fetch_or(&r->flags, REC_EXECED);
 	if (atomic_load(&r->state) == REC_LANE)
-		sock_pin(r, fd, WHY_EXEC);
+		sock_hand_over(r, fd, WHY_EXEC);
 }
 
 static void hand_over(int fd, struct rec *r, void *arg)

@@ -64,8 +64,8 @@ static bool tx_adopt(struct lane_tx *tx, uint64_t w)
 	if (!tx_refresh(tx) || back > tx->tail - tx->head || !lane_tx_in_ring(tx) ||
 	    lane_word_turns(w) != (uint16_t)(tx->turns + 1))
 		return false;
-	tx->tail = (uint32_t)w;
-	tx->turns++;
+	LANE_STORE(tx->tail, (uint32_t)w);
+	LANE_STORE(tx->turns, (uint16_t)(tx->turns + 1));
 	atomic_fetch_and(&tx->dir->word, ~LANE_TAKEN);
 	return true;
 }
@@ -176,8 +176,8 @@ bool lane_tx_publish(struct lane_tx *tx, uint64_t word, size_t n, bool bell)
 		return false;
 	tx->wake = word & LANE_NAPPING;
 	tx->belled = !bell && (word & LANE_WAITING);
-	tx->tail = tail;
-	tx->turns = turns;
+	LANE_STORE(tx->tail, tail);
+	LANE_STORE(tx->turns, turns);
 	tx->pos += n + bell;
 	if (end > tx->high)
 		tx->high = end;
@@ -204,7 +204,7 @@ bool lane_tx_leave(struct lane_tx *tx, uint64_t word)
 	if (!atomic_compare_exchange_strong_explicit(&tx->dir->word, &word, new,
 						     memory_order_acq_rel, memory_order_relaxed))
 		return false;
-	tx->turns++;
+	LANE_STORE(tx->turns, (uint16_t)(tx->turns + 1));
 	return true;
 }
 
@@ -258,8 +258,8 @@ int lane_tx_recall(struct lane_tx *tx, struct iovec out[2])
 		      (uint64_t)turns << LANE_TURN_SHIFT;
 	} while (!atomic_compare_exchange_weak_explicit(
 		&tx->dir->word, &w, new, memory_order_acq_rel, memory_order_acquire));
-	tx->turns = turns;
-	tx->tail = tx->head;
+	LANE_STORE(tx->turns, turns);
+	LANE_STORE(tx->tail, tx->head);
 	tx->pos -= unread;
 	first = min_size(unread, LANE_RING - at);
 	out[0] = (struct iovec) { tx->ring + at, first };
@@ -271,7 +271,7 @@ int lane_tx_recall(struct lane_tx *tx, struct iovec out[2])
 
 static void rx_turn(struct lane_rx *rx)
 {
-	rx->turns++;
+	LANE_STORE(rx->turns, (uint16_t)(rx->turns + 1));
 	atomic_store_explicit(&rx->dir->seen, rx->turns, memory_order_release);
 }
 
@@ -347,10 +347,10 @@ size_t lane_rx_copy(const struct lane_rx *rx, struct lane_iov *to, size_t skip, 
 
 void lane_rx_taken(struct lane_rx *rx, size_t n, bool ring)
 {
-	rx->pos += n;
+	LANE_STORE(rx->pos, rx->pos + n);
 	if (!ring)
 		return;
-	rx->head += (uint32_t)n;
+	LANE_STORE(rx->head, rx->head + (uint32_t)n);
 	atomic_store_explicit(&rx->dir->head, rx->head, memory_order_release);
 }
 
@@ -456,18 +456,23 @@ void lane_rx_disarm(struct lane_rx *rx)
 size_t lane_rx_ready(const struct lane_rx *rx)
 {
 	uint64_t w = load_word(rx->dir);
-	uint16_t turns = rx->turns;
-	uint32_t avail = (uint32_t)w - rx->head;
+	uint32_t avail = (uint32_t)w - LANE_LOAD(rx->head);
+	uint16_t turns = LANE_LOAD(rx->turns);
+	uint64_t pos = LANE_LOAD(rx->pos);
 
-	if (avail > LANE_RING)
-		return 1; /* let the call find out */
-	for (uint32_t i = 0; i < LANE_TURNS && turns != lane_word_turns(w); i++) {
+	/* What makes no sense is as ready as octets: the call says so, and the connection ends. */
+	if (avail > LANE_RING || (uint16_t)(lane_word_turns(w) - turns) > LANE_TURNS)
+		return 1;
+	for (; turns != lane_word_turns(w); turns++) {
 		uint64_t next = atomic_load_explicit(&rx->dir->turn[turns % LANE_TURNS],
 						     memory_order_relaxed);
 
-		if (next != rx->pos)
-			return turns & 1 ? (size_t)min_u64(next - rx->pos, avail) : 0;
-		turns++; /* a turn right here: look behind it */
+		if (next < pos)
+			return 1;
+		if (next > pos && (turns & 1))
+			return next - pos <= avail ? (size_t)(next - pos) : 1;
+		if (next > pos)
+			return 0; /* the carrier's come first */
 	}
-	return turns & 1 ? avail : 0;
+	return turns & 1 ? avail : avail > 0;
 }

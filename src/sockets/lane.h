@@ -63,6 +63,7 @@ struct lane_dir {
 	_Atomic uint32_t base; /* this octet count stands at offset 0 of the ring */
 	_Atomic uint32_t tx_cpu;
 	_Atomic uint32_t tx_sleeps; /* the sender waits for room: enum lane_room */
+	_Atomic uint32_t order;     /* the sender's logical clock, see order.h */
 	/* written by the receiver */
 	_Alignas(128) _Atomic uint32_t head;
 	_Atomic uint32_t seen; /* turns it has made */
@@ -70,6 +71,10 @@ struct lane_dir {
 	/* written by the sender, before it counts the turn in the word */
 	_Alignas(128) _Atomic uint64_t turn[LANE_TURNS];
 };
+
+/* Own state is changed with a lock only; what others look at without one is written and read in one piece. */
+#define LANE_LOAD(field)         __atomic_load_n(&(field), __ATOMIC_RELAXED)
+#define LANE_STORE(field, value) __atomic_store_n(&(field), value, __ATOMIC_RELAXED)
 
 /* The sender's own state. */
 struct lane_tx {
@@ -119,12 +124,12 @@ static inline uint16_t lane_word_turns(uint64_t word)
 
 static inline bool lane_tx_in_ring(const struct lane_tx *tx)
 {
-	return tx->turns & 1;
+	return LANE_LOAD(tx->turns) & 1;
 }
 
 static inline bool lane_rx_in_ring(const struct lane_rx *rx)
 {
-	return rx->turns & 1;
+	return LANE_LOAD(rx->turns) & 1;
 }
 
 /* Both start on the carrier, at the octet `pos` of the stream. */
@@ -147,7 +152,7 @@ bool lane_tx_publish(struct lane_tx *tx, uint64_t word, size_t n, bool bell);
 /* The receiver sleeps, and only an octet on the carrier wakes it. */
 static inline bool lane_tx_needs_octet(const struct lane_tx *tx, uint64_t word)
 {
-	return (word & LANE_WAITING) && !((word & LANE_BELLED) && tx->can_ring);
+	return (word & LANE_WAITING) && !((word & LANE_BELLED) && LANE_LOAD(tx->can_ring));
 }
 
 /* The receiver has taken all that went by the carrier. */
@@ -215,7 +220,7 @@ static inline uint64_t lane_rx_seen(const struct lane_rx *rx)
 
 static inline uint64_t lane_rx_here(const struct lane_rx *rx)
 {
-	return rx->head | (uint64_t)rx->turns << LANE_TURN_SHIFT;
+	return LANE_LOAD(rx->head) | (uint64_t)LANE_LOAD(rx->turns) << LANE_TURN_SHIFT;
 }
 
 /* About to sleep until the sender gets beyond `place`; `belled`: the bell will do. False: it has; look again. */
@@ -235,14 +240,14 @@ static inline bool lane_rx_stirs(const struct lane_rx *rx)
 {
 	uint64_t w = atomic_load_explicit(&rx->dir->word, memory_order_acquire);
 
-	return (uint32_t)w != rx->head || lane_word_turns(w) != rx->turns;
+	return (uint32_t)w != LANE_LOAD(rx->head) || lane_word_turns(w) != LANE_LOAD(rx->turns);
 }
 
 /* All octets in the ring. A hint. */
 static inline size_t lane_rx_held(const struct lane_rx *rx)
 {
 	uint32_t n = (uint32_t)atomic_load_explicit(&rx->dir->word, memory_order_acquire) -
-		     rx->head;
+		     LANE_LOAD(rx->head);
 
 	return n <= LANE_RING ? n : 0;
 }

@@ -82,30 +82,32 @@ bool nap_goes_on(void)
 /* Upper half: how long to skip after the next failure; lower half: how often still. */
 bool nap_pays(uint32_t *skip)
 {
+	uint32_t now;
+
 	if (settings.spin_ns == 0 || settings.sealed)
 		return false;
-	if ((*skip & 0xffff) == 0)
+	now = __atomic_load_n(skip, __ATOMIC_RELAXED);
+	if ((now & 0xffff) == 0)
 		return true;
-	--*skip;
+	__atomic_store_n(skip, now - 1, __ATOMIC_RELAXED);
 	return false;
 }
 
 void nap_noted(uint32_t *skip, bool paid)
 {
-	uint32_t next = *skip >> 16;
+	uint32_t next = __atomic_load_n(skip, __ATOMIC_RELAXED) >> 16;
 
-	if (paid) {
-		*skip = 0;
-		return;
-	}
-	next = next ? min_u32(2 * next, SKIP_MOST) : 1;
-	*skip = next << 16 | next;
+	if (paid)
+		next = 0;
+	else
+		next = next ? min_u32(2 * next, SKIP_MOST) : 1;
+	__atomic_store_n(skip, next << 16 | next, __ATOMIC_RELAXED);
 }
 
 void nap_slept(uint32_t *skip, uint64_t ns)
 {
 	if (ns < NAP_NS)
-		*skip = 0;
+		__atomic_store_n(skip, 0, __ATOMIC_RELAXED);
 }
 
 /* What a futex call says. Only a signal leaves its mark on errno. */

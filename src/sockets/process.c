@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -8,6 +10,7 @@
 #include <sys/syscall.h>
 
 #include "base/util.h"
+#include "sockets/arena.h"
 #include "sockets/epoll.h"
 #include "sockets/family.h"
 #include "sockets/meet.h"
@@ -23,7 +26,7 @@
 #define OUR_BASE 960
 
 struct settings settings;
-struct home *home;
+_Atomic(struct home *) home;
 char process_name[32];
 
 static struct kept {
@@ -94,12 +97,23 @@ static void load_rules(void)
 static void on_fork_prepare(void)
 {
 	epoll_fork_prepare();
+	arena_fork_prepare();
+	bell_fork_prepare();
 	sock_fork_prepare();
+}
+
+static void on_fork_parent(void)
+{
+	family_fork_parent();
+	bell_fork_parent();
+	arena_fork_parent();
+	epoll_fork_parent();
 }
 
 static void become_child(void)
 {
 	tid = 0;
+	rec_lock_forked();
 	/* Inherited lanes may still ring the bells of their peers. */
 	for (int i = OUR_MAILBOX; i < OUR_PEERS; i++)
 		process_drop(i);
@@ -107,8 +121,10 @@ static void become_child(void)
 	meet_forked();
 	epoll_forked();
 	stream_forked();
+	sock_forked();
+	epoll_forked_keeps();
 	family_forked();
-	home = NULL;
+	atomic_store(&home, NULL);
 	atomic_store_explicit(&life->pid, (uint32_t)getpid(), memory_order_release);
 }
 
@@ -126,23 +142,74 @@ static void limit_lanes(void)
 	settings.max_lanes = (uint32_t)min_u64(lanes, 16384);
 }
 
-void process_init(void)
-{
-	static _Atomic uint32_t done;
-	uint32_t no = 0;
-	const char *text;
+/*
+ * Something to be done once, by whichever thread comes first; the others wait for it. A handler that comes within the
+ * very thread does not, nor does a child wait for a thread of its parent's.
+ */
+struct once {
+	_Atomic uint32_t state; /* 0: to be done; ONCE_DONE; else who is at it */
+	_Atomic int32_t pid;
+};
 
-	if (atomic_load_explicit(&done, memory_order_acquire) == 2)
-		return;
-	if (!atomic_compare_exchange_strong(&done, &no, 1))
-		return; /* another thread is at it; this call stays on TCP */
-	text = getenv("FLUE_SOCKETS");
+#define ONCE_DONE UINT32_MAX
+#define ONCE_NS   (10 * 1000 * 1000)
+
+/* True: do it, then once_done(). False: it is done, or not to be had within this call. */
+static bool once_begin(struct once *o)
+{
+	const struct timespec slice = { .tv_nsec = ONCE_NS };
+	uint32_t me = process_tid();
+	int saved = errno;
+
+	for (;;) {
+		uint32_t seen = atomic_load_explicit(&o->state, memory_order_acquire);
+
+		if (seen == ONCE_DONE || seen == me)
+			break;
+		if ((seen == 0 || atomic_load(&o->pid) != getpid()) &&
+		    atomic_compare_exchange_strong(&o->state, &seen, me)) {
+			atomic_store(&o->pid, getpid());
+			errno = saved;
+			return true;
+		}
+		if (seen != 0)
+			real(syscall)(SYS_futex, &o->state, FUTEX_WAIT_PRIVATE, seen, &slice, NULL,
+				      0);
+	}
+	errno = saved;
+	return false;
+}
+
+/* `state`: ONCE_DONE, or 0 to have it done again some time. */
+static void once_end(struct once *o, uint32_t state)
+{
+	int saved = errno;
+
+	atomic_store_explicit(&o->state, state, memory_order_release);
+	real(syscall)(SYS_futex, &o->state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+	errno = saved;
+}
+
+static void read_environment(void)
+{
+	const char *text = getenv("FLUE_SOCKETS");
+
 	settings.off = text && strcmp(text, "off") == 0;
 	set_profile(getenv("FLUE_PROFILE"));
 	settings.why = getenv("FLUE_WHY") != NULL;
 	text = getenv("FLUE_STATS");
 	if (text && strlen(text) < sizeof(settings.stats))
 		strcpy(settings.stats, text);
+}
+
+static struct once set_up;
+
+void process_init(void)
+{
+	if (atomic_load_explicit(&set_up.state, memory_order_acquire) == ONCE_DONE ||
+	    !once_begin(&set_up))
+		return;
+	read_environment();
 	if (!settings.off) {
 		find_name();
 		policy_self(&settings.self);
@@ -150,14 +217,14 @@ void process_init(void)
 		limit_lanes();
 		life = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		if (life == MAP_FAILED || madvise(life, 4096, MADV_WIPEONFORK) != 0 ||
-		    pthread_atfork(on_fork_prepare, family_fork_parent, on_fork_child) != 0)
+		    pthread_atfork(on_fork_prepare, on_fork_parent, on_fork_child) != 0)
 			settings.off = true;
 		else
 			atomic_store(&life->pid, (uint32_t)getpid());
 	}
 	if (!settings.off)
 		ops_lane_start();
-	atomic_store_explicit(&done, 2, memory_order_release);
+	once_end(&set_up, ONCE_DONE);
 }
 
 bool process_is_self(void)
@@ -176,16 +243,21 @@ bool process_is_self(void)
 	return pid == (uint32_t)syscall(SYS_getpid);
 }
 
-int process_keep(enum process_fd which, int fd)
+int process_copy(int fd)
 {
 	struct rlimit limit;
-	struct stat st;
 	int base = OUR_BASE;
-	int high;
 
 	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < OUR_BASE + 64)
-		base = limit.rlim_cur > 128 ? (int)limit.rlim_cur - 64 : 64;
-	high = real(fcntl)(fd, F_DUPFD_CLOEXEC, base);
+		base = limit.rlim_cur > 128 ? (int)limit.rlim_cur - 64 : (int)limit.rlim_cur / 2;
+	return real(fcntl)(fd, F_DUPFD_CLOEXEC, base);
+}
+
+int process_keep(enum process_fd which, int fd)
+{
+	int high = process_copy(fd);
+	struct stat st;
+
 	real(close)(fd);
 	if (high < 0 || fstat(high, &st) != 0)
 		return -1;
@@ -249,6 +321,14 @@ int process_lowest_from(int first)
 	return found;
 }
 
+bool process_may_grow(size_t size)
+{
+	struct rlimit limit;
+
+	return getrlimit(RLIMIT_FSIZE, &limit) == 0 &&
+	       (limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= size);
+}
+
 static struct home *make_home(void)
 {
 	size_t size = sizeof(struct home) + (size_t)HOME_RECORDS * sizeof(struct rec);
@@ -257,7 +337,7 @@ static struct home *make_home(void)
 
 	if (fd < 0)
 		return NULL;
-	if (ftruncate(fd, (off_t)size) != 0 ||
+	if (!process_may_grow(size) || ftruncate(fd, (off_t)size) != 0 ||
 	    real(fcntl)(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
 		goto fail;
 	h = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
@@ -269,7 +349,10 @@ static struct home *make_home(void)
 	h->records = HOME_RECORDS;
 	memcpy(h->program, process_name, sizeof(h->program));
 	h->magic = HOME_MAGIC;
-	family_founded(h);
+	if (!family_founded(h)) {
+		munmap(h, size);
+		goto fail;
+	}
 	process_drop(OUR_HOME);
 	process_keep(OUR_HOME, fd);
 	return h;
@@ -280,19 +363,21 @@ fail:
 
 struct home *process_home(void)
 {
-	static _Atomic uint32_t making;
-	uint32_t no = 0;
+	static struct once making;
+	struct home *h;
 
 	process_init();
 	if (settings.off || !process_is_self())
 		return NULL;
-	if (home)
-		return home;
-	if (!atomic_compare_exchange_strong(&making, &no, 1))
-		return NULL;
-	home = make_home();
-	atomic_store(&making, 0);
-	if (!home)
+	h = atomic_load_explicit(&home, memory_order_acquire);
+	if (h || !once_begin(&making))
+		return h;
+	h = atomic_load(&home); /* another thread may have come first */
+	if (!h)
+		h = make_home();
+	if (!h)
 		settings.off = true;
-	return home;
+	atomic_store_explicit(&home, h, memory_order_release);
+	once_end(&making, 0);
+	return h;
 }

@@ -18,13 +18,13 @@
 struct settings {
 	uint32_t spin_ns; /* the longest spin of a wait */
 	uint32_t yields;  /* the most yields of a wait */
-	bool off;
-	bool why;        /* tell at exit what stayed on TCP */
-	char stats[256]; /* append totals to this file at exit, or "" */
+	_Atomic bool off;
+	_Atomic bool why; /* tell at exit what stayed on TCP */
+	char stats[256];  /* append totals to this file at exit, or "" */
 	bool bad_rules;
-	bool user_rules; /* some rule names a user */
-	bool uring;      /* the program uses io_uring: no lanes */
-	bool sealed;     /* system calls are filtered: make none of our own */
+	bool user_rules;     /* some rule names a user */
+	_Atomic bool uring;  /* the program uses io_uring: no lanes */
+	_Atomic bool sealed; /* system calls are filtered: make none of our own */
 	struct policy_self self;
 	struct policy policy;
 	uint32_t max_lanes;
@@ -41,7 +41,7 @@ enum process_fd {
 };
 
 extern struct settings settings;
-extern struct home *home; /* NULL: none yet, or none to be had */
+extern _Atomic(struct home *) home; /* NULL: none yet, or none to be had */
 extern char process_name[32];
 
 /* Read the environment, once. */
@@ -51,6 +51,8 @@ struct home *process_home(void);
 /* False in a child of vfork(), which shares our memory and must touch nothing. A child of an unseen fork
  * is made a process of its own here. */
 bool process_is_self(void);
+/* Another descriptor of the same thing, out of the program's way; -1: no room. */
+int process_copy(int fd);
 /* Keep `fd` as ours, at a high number; closes `fd`. -1: no room. */
 int process_keep(enum process_fd which, int fd);
 /* The kept descriptor, if it is still what it was, or -1. */
@@ -61,6 +63,8 @@ bool process_owns(int fd);
 void process_make_way(int fd);
 /* The lowest of ours that is not below `first`, or -1. */
 int process_lowest_from(int first);
+/* May this process make a file of this size? Trying it would end the program, with SIGXFSZ. */
+bool process_may_grow(size_t size);
 uint32_t process_tid(void);
 /* This process, without a system call; 0 in one that has just been forked. */
 int32_t process_pid(void);

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include <errno.h>
-#include <limits.h>
-#include <linux/futex.h>
-#include <signal.h>
+#include <stddef.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <time.h>
+#include <sys/mman.h>
 
 #include "base/util.h"
 #include "sockets/arena.h"
@@ -17,7 +14,7 @@
 #include "sockets/sock.h"
 #include "sockets/stream.h"
 
-_Atomic(struct rec *) sock_table[SOCK_FDS];
+_Atomic(struct sock_entry *) sock_chunks[SOCK_FDS / SOCK_CHUNK];
 static _Atomic int highest = -1; /* number ever entered */
 
 int sock_highest(void)
@@ -30,74 +27,31 @@ bool sock_in_use(void)
 	return sock_highest() >= 0;
 }
 
-/* --- locks */
-
-#define SLEEPS 0x80000000u
-
-/* Whoever held it may have been killed, in a relative of this process. */
-static void lock_steal(struct rec_lock *l, uint32_t seen)
+struct sock_entry *sock_entry_make(int fd)
 {
-	if ((seen & ~SLEEPS) != 0 && kill((pid_t)(seen & ~SLEEPS), 0) != 0 && errno == ESRCH)
-		atomic_compare_exchange_strong(&l->word, &seen, 0);
-}
+	const size_t size = SOCK_CHUNK * sizeof(struct sock_entry);
+	struct sock_entry *none = NULL, *c;
 
-static bool lock_slow(struct rec_lock *l, uint32_t me)
-{
-	const struct timespec limit = { .tv_nsec = 50 * 1000 * 1000 };
-	int saved = errno;
-
-	for (;;) {
-		uint32_t seen = atomic_load(&l->word);
-
-		if ((seen & ~SLEEPS) == me)
-			return false;
-		/* Having slept once, take it as one that others may sleep for. */
-		if (seen == 0) {
-			if (atomic_compare_exchange_strong(&l->word, &seen, me | SLEEPS))
-				break;
-			continue;
-		}
-		if (!(seen & SLEEPS) &&
-		    !atomic_compare_exchange_strong(&l->word, &seen, seen | SLEEPS))
-			continue;
-		if (syscall(SYS_futex, &l->word, FUTEX_WAIT, seen | SLEEPS, &limit, NULL, 0) != 0 &&
-		    errno == ETIMEDOUT)
-			lock_steal(l, atomic_load(&l->word));
-	}
-	errno = saved;
-	return true;
-}
-
-bool rec_lock_try(struct rec_lock *l)
-{
-	uint32_t none = 0;
-
-	return atomic_compare_exchange_strong_explicit(&l->word, &none, process_tid(),
-						       memory_order_acquire, memory_order_relaxed);
-}
-
-bool rec_lock_take(struct rec_lock *l)
-{
-	uint32_t none = 0;
-	uint32_t me = process_tid();
-
-	if (atomic_compare_exchange_strong_explicit(&l->word, &none, me, memory_order_acquire,
-						    memory_order_relaxed))
-		return true;
-	return lock_slow(l, me);
-}
-
-void rec_lock_give(struct rec_lock *l)
-{
-	if (atomic_exchange_explicit(&l->word, 0, memory_order_release) & SLEEPS) {
-		int saved = errno;
-
-		syscall(SYS_futex, &l->word, FUTEX_WAKE, 1, NULL, NULL, 0);
-		errno = saved;
-	}
+	if ((unsigned)fd >= SOCK_FDS || sock_entry(fd))
+		return sock_entry(fd);
+	c = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (c == MAP_FAILED)
+		return NULL;
+	if (!atomic_compare_exchange_strong(&sock_chunks[(unsigned)fd / SOCK_CHUNK], &none, c))
+		munmap(c, size); /* another thread was faster */
+	return sock_entry(fd);
 }
 
 /* --- records */
+
+/* Some call of this process still looks at it. */
+static bool is_kept(const struct home *h, uint32_t n)
+{
+	const struct keep *k = family_keep(h, n);
+
+	return atomic_load_explicit(&k->pins, memory_order_relaxed) ||
+	       atomic_load_explicit(&k->calls, memory_order_relaxed);
+}
 
 /* Records are used again as late as can be: a thread may still look at one that was just freed. */
 static struct rec *new_record(struct home *h)
@@ -114,8 +68,7 @@ static struct rec *new_record(struct home *h)
 			atomic_store(&next, 0);
 			continue;
 		}
-		if (atomic_load_explicit(&r->pins, memory_order_relaxed) == 0 &&
-		    atomic_compare_exchange_strong(&r->state, &free, REC_OPEN)) {
+		if (!is_kept(h, n) && atomic_compare_exchange_strong(&r->state, &free, REC_OPEN)) {
 			atomic_fetch_add(&h->used, 1);
 			if (n >= atomic_load(&h->high))
 				atomic_store(&h->high, n + 1);
@@ -125,30 +78,10 @@ static struct rec *new_record(struct home *h)
 	return NULL;
 }
 
-/* How many of its pins are this process's; counted in its own home only, where it looks after the dead. */
-static _Atomic uint8_t *own_pins(const struct rec *r)
-{
-	static _Atomic uint8_t count[HOME_RECORDS];
-
-	return home && r->home == home ? &count[r - home->rec] : NULL;
-}
-
-void sock_keep(struct rec *r)
-{
-	_Atomic uint8_t *own = own_pins(r);
-
-	atomic_fetch_add_explicit(&r->pins, 1, memory_order_relaxed);
-	if (own)
-		atomic_fetch_add_explicit(own, 1, memory_order_relaxed);
-}
-
 static void free_record(struct rec *r)
 {
 	struct home *h = r->home;
-	int heir = atomic_exchange(&r->heir, -1);
 
-	if (heir >= 0)
-		real(close)(heir);
 	atomic_store_explicit(&r->state, REC_FREE, memory_order_release);
 	if (h)
 		atomic_fetch_sub(&h->used, 1);
@@ -156,16 +89,10 @@ static void free_record(struct rec *r)
 
 void sock_abandoned(struct rec *r)
 {
-	_Atomic uint8_t *own = own_pins(r);
-
 	report_connection(r->home, r, -1);
 	if (r->arena && r->lane_pid == getpid())
 		stream_abandon(r);
-	atomic_store(&r->heir, -1); /* a number of theirs */
-	/* Calls of the dead do not come back; those of this process do. */
-	atomic_store(&r->pins, own ? atomic_load(own) : 0);
-	if (atomic_load(&r->pins) == 0)
-		free_record(r);
+	free_record(r);
 }
 
 static void map_v4(struct sockaddr_in6 *out, const struct sockaddr_storage *in)
@@ -200,11 +127,29 @@ static bool find_addresses(struct rec *r, int fd)
 
 static void enter(int fd, struct rec *r)
 {
+	struct sock_entry *e = sock_entry_make(fd);
 	int high = atomic_load(&highest);
 
+	if (!e)
+		return;
 	while (fd > high && !atomic_compare_exchange_weak(&highest, &high, fd))
 		;
-	atomic_store_explicit(&sock_table[fd], r, memory_order_release);
+	atomic_store_explicit(&e->rec, r, memory_order_release);
+}
+
+/* All but the state, by which others know it, and what never changes. */
+static void wipe(struct home *h, struct rec *r)
+{
+	const size_t from = offsetof(struct rec, cookie);
+
+	/* Nor the locks: a thread may have looked the record up before it was freed, and give one back. */
+	memset((char *)r + from, 0, offsetof(struct rec, tx_lock) - from);
+	memset(&r->tx_lock + 1, 0,
+	       offsetof(struct rec, rx_lock) - offsetof(struct rec, tx_lock) - sizeof(r->tx_lock));
+	memset(&r->rx_lock + 1, 0, sizeof(*r) - offsetof(struct rec, rx_lock) - sizeof(r->rx_lock));
+	atomic_store_explicit(&r->why, WHY_NONE, memory_order_relaxed);
+	r->home = h;
+	r->number = (uint32_t)(r - h->rec);
 }
 
 struct rec *sock_add(int fd, uint32_t state, uint32_t role, uint32_t flags)
@@ -215,7 +160,7 @@ struct rec *sock_add(int fd, uint32_t state, uint32_t role, uint32_t flags)
 
 	if ((unsigned)fd >= SOCK_FDS)
 		return NULL;
-	h = process_home();
+	h = sock_entry_make(fd) ? process_home() : NULL;
 	r = h ? new_record(h) : NULL;
 	if (!r) {
 		if (process_is_self())
@@ -223,15 +168,14 @@ struct rec *sock_add(int fd, uint32_t state, uint32_t role, uint32_t flags)
 		errno = saved;
 		return NULL;
 	}
-	memset((char *)r + sizeof(r->state), 0, sizeof(*r) - sizeof(r->state));
-	r->home = h;
-	r->heir = -1;
+	wipe(h, r);
 	r->refs = 1;
 	r->procs = 1;
 	family_hold(r, 1);
 	r->role = role;
 	r->flags = flags;
 	r->ops.bound = OPS_NATIVE;
+	atomic_store(&sock_keeping(r)->numbers, 1);
 	if (fd <= STDERR_FILENO || settings.uring) {
 		r->why = settings.uring ? WHY_URING : WHY_LOW;
 		state = REC_PLAIN;
@@ -323,23 +267,56 @@ struct rec *sock_probe(int fd)
 
 void sock_forget(int fd)
 {
-	if ((unsigned)fd < SOCK_FDS && atomic_load(&sock_table[fd]) != SOCK_OTHER)
+	if ((unsigned)fd < SOCK_FDS && sock_at(fd) != SOCK_OTHER)
 		enter(fd, SOCK_OTHER);
 }
 
-/* A call of another thread sleeps in the kernel on this descriptor: leave it one to go on with. */
-static void leave_heir(struct rec *r, int fd)
+void sock_unknown(int fd)
 {
-	int none = -1;
-	int heir;
+	struct sock_entry *e = sock_entry(fd);
 
-	if (atomic_load(&r->pins) == 0)
-		return;
-	heir = real(fcntl)(fd, F_DUPFD_CLOEXEC, 960);
-	if (heir >= 0 && !atomic_compare_exchange_strong(&r->heir, &none, heir))
-		real(close)(heir);
+	if (e)
+		atomic_store(&e->rec, NULL);
 }
 
+/* --- what calls rely on */
+
+struct keep *sock_keeping(const struct rec *r)
+{
+	return family_keep(r->home, r->number);
+}
+
+bool sock_keep(struct rec *r, int fd)
+{
+	/* Counted and then looked; taken out of the table and then looked at the count: one sees the other's. */
+	sock_keep_locked(r);
+	if (sock_at(fd) == r)
+		return true;
+	sock_release(r);
+	return false;
+}
+
+void sock_keep_locked(struct rec *r)
+{
+	atomic_fetch_add(&sock_keeping(r)->pins, 1);
+}
+
+int sock_lock(struct rec *r, struct rec_lock *l, int fd, bool kept)
+{
+	int heir;
+
+	if (!rec_lock_take(l))
+		return SOCK_OWN;
+	if (sock_at(fd) == r)
+		return fd;
+	heir = kept ? atomic_load(&sock_keeping(r)->heir) - 1 : -1;
+	if (heir >= 0)
+		return heir;
+	rec_lock_give(l);
+	return SOCK_GONE;
+}
+
+/* Nobody has a descriptor of it any more, but for `fd`, which goes. */
 static void last_closed(struct rec *r, int fd)
 {
 	ops_close(&r->ops);
@@ -347,34 +324,16 @@ static void last_closed(struct rec *r, int fd)
 	if (r->arena)
 		stream_close(r, fd);
 	arena_sweep();
-	if (atomic_load(&r->pins) == 0)
-		free_record(r);
-}
-
-void sock_release(struct rec *r)
-{
-	_Atomic uint8_t *own = own_pins(r);
-	int heir;
-
-	if (own)
-		atomic_fetch_sub_explicit(own, 1, memory_order_relaxed);
-	if (atomic_fetch_sub(&r->pins, 1) != 1 || atomic_load(&r->refs) > 0 ||
-	    atomic_load(&r->state) == REC_FREE)
-		return;
-	heir = atomic_load(&r->heir);
-	if (heir >= 0)
-		last_closed(r, heir);
-	else
-		free_record(r);
+	free_record(r);
 }
 
 /* Another number of the same socket in this process, or -1. */
 static int other_number(const struct rec *r, int fd)
 {
-	int high = atomic_load(&highest);
+	int high = sock_highest();
 
 	for (int i = 0; i <= high; i++)
-		if (i != fd && atomic_load_explicit(&sock_table[i], memory_order_relaxed) == r)
+		if (i != fd && sock_at(i) == r)
 			return i;
 	return -1;
 }
@@ -382,10 +341,11 @@ static int other_number(const struct rec *r, int fd)
 /* Others hold the socket, here or in relatives of this process. */
 static void one_less(struct rec *r, int fd)
 {
-	int other = other_number(r, fd);
+	struct keep *k = sock_keeping(r);
 
-	if (other >= 0) {
-		stream_moved(r, fd, other);
+	if (atomic_load(&k->numbers) > 0 || atomic_load(&k->heir)) {
+		if (stream_is_known_as(r, fd))
+			stream_moved(r, fd, other_number(r, fd));
 		return;
 	}
 	/* When they have closed it too, its record may serve a lane that is not in our memory. */
@@ -396,30 +356,126 @@ static void one_less(struct rec *r, int fd)
 	atomic_fetch_sub(&r->procs, 1);
 }
 
+/* This process has one descriptor less: `fd`, which is still open. */
+static void drop(struct rec *r, int fd)
+{
+	family_hold(r, -1);
+	if (atomic_load(&r->refs) > 1)
+		one_less(r, fd);
+	if (atomic_fetch_sub(&r->refs, 1) == 1)
+		last_closed(r, fd);
+}
+
+/* The last call that relied on a closed descriptor is over. */
+static void settle(struct rec *r, struct keep *k)
+{
+	int saved = errno;
+	int heir;
+
+	if (atomic_load(&k->heir) == 0 || atomic_load(&k->pins) > 0 || atomic_load(&k->calls) > 0)
+		return;
+	heir = atomic_exchange(&k->heir, 0) - 1;
+	if (heir < 0)
+		return;
+	drop(r, heir);
+	real(close)(heir);
+	errno = saved;
+}
+
+void sock_release(struct rec *r)
+{
+	struct keep *k = sock_keeping(r);
+
+	if (atomic_fetch_sub(&k->pins, 1) == 1)
+		settle(r, k);
+}
+
+void sock_call_ends(struct rec *r)
+{
+	struct keep *k = sock_keeping(r);
+
+	if (atomic_fetch_sub(&k->calls, 1) == 1)
+		settle(r, k);
+}
+
+/* --- closing */
+
+/* Both directions stand still; false: this very thread has one, and a signal handler came between. */
+static bool take_both(struct rec *r)
+{
+	if (!rec_lock_take(&r->tx_lock))
+		return false;
+	if (rec_lock_take(&r->rx_lock))
+		return true;
+	rec_lock_give(&r->tx_lock);
+	return false;
+}
+
+static void give_both(struct rec *r)
+{
+	rec_lock_give(&r->rx_lock);
+	rec_lock_give(&r->tx_lock);
+}
+
+/* Calls of other threads go on with the socket, and natively would: leave them a descriptor. */
+static bool leave_heir(struct rec *r, struct keep *k, int fd)
+{
+	int32_t none = 0;
+	int heir;
+
+	/* This thread has kept it as well. */
+	if (k == &family_stray || (atomic_load(&k->pins) <= 1 && atomic_load(&k->calls) == 0))
+		return false;
+	heir = process_copy(fd);
+	if (heir < 0)
+		return false;
+	if (atomic_compare_exchange_strong(&k->heir, &none, heir + 1)) {
+		if (stream_is_known_as(r, fd))
+			stream_moved(r, fd, heir);
+		return true;
+	}
+	real(close)(heir);
+	return false;
+}
+
+/* `fd` is out of the table, and nobody makes a system call on it any more. */
+static void close_number(struct rec *r, int fd)
+{
+	struct keep *k = sock_keeping(r);
+
+	atomic_fetch_sub(&k->numbers, 1);
+	if (!leave_heir(r, k, fd))
+		drop(r, fd);
+}
+
 void sock_closing(int fd)
 {
-	struct rec *r;
+	struct sock_entry *e = sock_entry_make(fd);
+	struct rec *r = e ? atomic_load(&e->rec) : SOCK_OTHER;
 	int saved = errno;
+	uint32_t state;
+	bool both;
 
-	if ((unsigned)fd >= SOCK_FDS)
-		return;
-	r = atomic_load(&sock_table[fd]);
 	if ((uintptr_t)r <= (uintptr_t)SOCK_OTHER) {
 		if (!r)
 			enter(fd, SOCK_OTHER);
 		return;
 	}
-	if (!atomic_compare_exchange_strong(&sock_table[fd], &r, SOCK_OTHER))
-		return;
-	family_hold(r, -1);
-	if (atomic_load(&r->refs) > 1)
-		one_less(r, fd);
-	if (atomic_fetch_sub(&r->refs, 1) == 1) {
-		if (sock_has_lane(r))
-			leave_heir(r, fd);
-		if (atomic_load(&r->heir) < 0)
-			last_closed(r, fd);
+	sock_keep_locked(r);
+	state = atomic_load(&r->state);
+	both = state >= REC_POSTED && state <= REC_LANE && take_both(r);
+	if (atomic_compare_exchange_strong(&e->rec, &r, SOCK_OTHER)) {
+		/* Some call may be inside that came before it was taken out of the table. */
+		if (!both && (rec_lock_is_taken(&r->tx_lock) || rec_lock_is_taken(&r->rx_lock))) {
+			both = take_both(r);
+			if (!both) /* interrupted for good: it keeps the record and the lane */
+				sock_keep_locked(r);
+		}
+		close_number(r, fd);
 	}
+	if (both)
+		give_both(r);
+	sock_release(r);
 	errno = saved;
 }
 
@@ -429,18 +485,20 @@ void sock_duplicated(int from, int to)
 
 	if ((unsigned)to >= SOCK_FDS || !process_is_self())
 		return;
-	if (!r) {
+	if (!r || !sock_keep(r, from)) {
 		enter(to, SOCK_OTHER);
 		return;
 	}
 	atomic_fetch_add(&r->refs, 1);
+	atomic_fetch_add(&sock_keeping(r)->numbers, 1);
 	family_hold(r, 1);
 	enter(to, r);
 	if (to <= STDERR_FILENO)
 		sock_pin(r, to, WHY_LOW);
+	sock_release(r);
 }
 
-void sock_pin(struct rec *r, int fd, enum why why)
+static void step_down(struct rec *r, int fd, enum why why, bool patient)
 {
 	int saved = errno;
 	uint32_t state = atomic_load(&r->state);
@@ -451,41 +509,61 @@ void sock_pin(struct rec *r, int fd, enum why why)
 		meet_withdraw(r);
 	ops_step_down(&r->ops);
 	if (state == REC_LANE)
-		stream_step_down(r, fd, why);
+		stream_step_down(r, fd, why, patient);
 	else if (state != REC_PLAIN)
 		atomic_store_explicit(&r->why, why, memory_order_relaxed);
 	errno = saved;
 }
 
+void sock_pin(struct rec *r, int fd, enum why why)
+{
+	step_down(r, fd, why, false);
+}
+
+void sock_hand_over(struct rec *r, int fd, enum why why)
+{
+	step_down(r, fd, why, true);
+}
+
 void sock_each(void (*call)(int fd, struct rec *r, void *arg), void *arg)
 {
-	int high = atomic_load(&highest);
+	int high = sock_highest();
 
 	for (int fd = 0; fd <= high; fd++) {
-		struct rec *r = atomic_load_explicit(&sock_table[fd], memory_order_acquire);
+		struct rec *r = sock_at(fd);
 
 		if ((uintptr_t)r > (uintptr_t)SOCK_OTHER)
 			call(fd, r, arg);
+		else if (!sock_entry(fd))
+			fd |= SOCK_CHUNK - 1;
 	}
 }
 
 /* --- fork: the child holds everything once more. Counted before, or the parent could close first. */
 
+static uint32_t forks;
+
 static void count_child(int fd, struct rec *r, void *arg)
 {
-	bool first = true;
+	struct keep *k = sock_keeping(r);
 
+	(void)fd;
 	(void)arg;
-	/* A record with several numbers counts one process: the lowest number does it. */
-	for (int i = 0; i < fd && first; i++)
-		first = atomic_load_explicit(&sock_table[i], memory_order_relaxed) != r;
 	atomic_fetch_add(&r->refs, 1);
-	if (first)
+	/* A record with several numbers counts one process. */
+	if (k->counted != forks)
 		atomic_fetch_add(&r->procs, 1);
+	k->counted = forks;
 	family_count_child(r);
 }
 
 void sock_fork_prepare(void)
 {
+	forks++;
 	sock_each(count_child, NULL);
+}
+
+void sock_forked(void)
+{
+	family_forget_calls();
 }

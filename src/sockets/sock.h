@@ -3,6 +3,12 @@
  * Which descriptors are TCP sockets: a table from numbers to records. It is a cache; the kernel
  * is the truth. Numbers we have never seen (inherited ones) are asked about when first used;
  * after a close that we saw, a number is not a socket until we see it become one.
+ *
+ * Another thread may close a number at any moment, and it is somebody else's the moment after. So a call of ours makes
+ * system calls on a number only with a lock of the record's, having seen that the table still says so (sock_lock());
+ * who closes a number takes it out of the table first and then waits for those locks. A call that sleeps, or
+ * looks without a lock, keeps the record meanwhile (sock_keep()): then close() leaves a copy of the
+ * descriptor behind to go on with, as the kernel would.
  */
 #ifndef FLUE_SOCKETS_SOCK_H
 #define FLUE_SOCKETS_SOCK_H
@@ -12,25 +18,54 @@
 #include <stdint.h>
 
 #include "sockets/home.h"
+#include "sockets/rec_lock.h"
 
 #define SOCK_FDS   (1 << 20)
+#define SOCK_CHUNK 4096
 #define SOCK_OTHER ((struct rec *)1) /* something else */
 
-extern _Atomic(struct rec *) sock_table[SOCK_FDS];
+struct epoll_set;
+
+/* A descriptor number. */
+struct sock_entry {
+	_Atomic(struct rec *) rec; /* NULL: not known */
+	_Atomic(struct epoll_set *) set;
+};
+
+extern _Atomic(struct sock_entry *) sock_chunks[SOCK_FDS / SOCK_CHUNK];
+
+/* NULL: nothing is known of numbers like this one. */
+static inline struct sock_entry *sock_entry(int fd)
+{
+	struct sock_entry *c;
+
+	if ((unsigned)fd >= SOCK_FDS)
+		return NULL;
+	c = atomic_load_explicit(&sock_chunks[(unsigned)fd / SOCK_CHUNK], memory_order_acquire);
+	return c ? &c[(unsigned)fd % SOCK_CHUNK] : NULL;
+}
+
+/* The same, made now if need be; NULL: not to be had. */
+struct sock_entry *sock_entry_make(int fd);
+
+/* What the table says: NULL, SOCK_OTHER or a record. */
+static inline struct rec *sock_at(int fd)
+{
+	struct sock_entry *e = sock_entry(fd);
+
+	return e ? atomic_load_explicit(&e->rec, memory_order_acquire) : NULL;
+}
 
 struct rec *sock_probe(int fd);
 
 /* The record of a TCP socket, or NULL. */
 static inline struct rec *sock_of(int fd)
 {
-	struct rec *r;
+	struct rec *r = sock_at(fd);
 
-	if ((unsigned)fd >= SOCK_FDS)
-		return NULL;
-	r = atomic_load_explicit(&sock_table[fd], memory_order_acquire);
 	if ((uintptr_t)r > (uintptr_t)SOCK_OTHER)
 		return r;
-	return r == SOCK_OTHER ? NULL : sock_probe(fd);
+	return r == SOCK_OTHER || (unsigned)fd >= SOCK_FDS ? NULL : sock_probe(fd);
 }
 
 /* The same, if it may have a lane and is not plain for good. */
@@ -57,6 +92,8 @@ static inline uint32_t sock_flag(const struct rec *r, uint32_t flag)
 struct rec *sock_add(int fd, uint32_t state, uint32_t role, uint32_t flags);
 /* `fd` is no socket, or none of ours. */
 void sock_forget(int fd);
+/* Nobody knows what `fd` is: ask when it is used. */
+void sock_unknown(int fd);
 /* Before close(fd), or before something else takes its place. In this process, see process_is_self(). */
 void sock_closing(int fd);
 /* `to` is another number for the socket `from`, or not one any more. */
@@ -70,24 +107,49 @@ void sock_look_connected(struct rec *r, int fd);
 bool sock_identify(struct rec *r, int fd);
 /* Never a lane again; steps down first if it has one. */
 void sock_pin(struct rec *r, int fd, enum why why);
-/* For every record that this process holds. */
+/* The same, for octets that the kernel must have before another program goes on with it: wait for the peer a little. */
+void sock_hand_over(struct rec *r, int fd, enum why why);
+/* For every number of this process, and its record. */
 void sock_each(void (*call)(int fd, struct rec *r, void *arg), void *arg);
 /* Has this process ever had a TCP socket? */
 bool sock_in_use(void);
 /* The highest number that may be in the table. */
 int sock_highest(void);
-/* Before a fork that runs handlers. */
+/* Before a fork that runs handlers; in its child. */
 void sock_fork_prepare(void);
-/* Keep the record while a call is going to touch it again. */
-void sock_keep(struct rec *r);
-void sock_release(struct rec *r);
+void sock_forked(void);
 /* Its last holder was killed. */
 void sock_abandoned(struct rec *r);
 
-/* Locks of a direction. False: this thread has it already (a signal handler came between). */
-bool rec_lock_take(struct rec_lock *l);
-/* False: somebody has it. */
-bool rec_lock_try(struct rec_lock *l);
-void rec_lock_give(struct rec_lock *l);
+/* --- what this process's calls have to do with a record */
+
+struct keep {
+	_Atomic uint32_t calls;   /* inside the kernel, moving octets without our positions */
+	_Atomic uint32_t pins;    /* will touch the record again */
+	_Atomic int32_t heir;     /* descriptor that close() left to those, + 1 */
+	_Atomic uint32_t numbers; /* descriptors of this process */
+	_Atomic uint32_t sets;    /* epoll sets that it is in; */
+	_Atomic(struct epoll_set *) set; /* the first of them, if that is known */
+	uint32_t counted;                /* the fork for which it was last counted */
+};
+
+struct keep *sock_keeping(const struct rec *r);
+
+/* Keep the record, its lane and a descriptor of it until sock_release(). False: `fd` is not (any more) its number. */
+bool sock_keep(struct rec *r, int fd);
+/* The same for who has a lock of the record, with which it is known to be the right one. */
+void sock_keep_locked(struct rec *r);
+void sock_release(struct rec *r);
+/* A call that moves octets past our positions begins, and is over. */
+static inline void sock_call_begins(struct rec *r)
+{
+	atomic_fetch_add(&sock_keeping(r)->calls, 1);
+}
+void sock_call_ends(struct rec *r);
+
+/* Take a lock for a call on `fd`, `kept` or not. The number to use now, or: */
+#define SOCK_GONE (-1) /* not its number any more; nothing is locked */
+#define SOCK_OWN  (-2) /* this very thread has the lock: a signal handler came between */
+int sock_lock(struct rec *r, struct rec_lock *l, int fd, bool kept);
 
 #endif

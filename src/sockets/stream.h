@@ -18,15 +18,18 @@ enum stream_kind { STREAM_OURS, STREAM_PLAIN };
  * Before a plain call that moves octets. PLAIN: make the real call, then stream_after(). OURS: a lane is
  * there, call stream_send() or stream_receive() instead.
  */
+enum stream_kind stream_enter(struct rec *r); /* PLAIN: sock_call_ends() when it is over */
 enum stream_kind stream_before_send(struct rec *r, int fd, size_t size);
 enum stream_kind stream_before_receive(struct rec *r, int fd);
-void stream_after_send(struct rec *r, int fd, ssize_t n);
+void stream_after_send(struct rec *r, int fd, ssize_t n, int flags);
 void stream_after_receive(struct rec *r, int fd, ssize_t n, int flags);
 
 /* The lane went away meanwhile: begin again with stream_before_...(). */
 #define STREAM_AGAIN (-2)
 
 ssize_t stream_send(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags);
+/* Also without a lane: much at once, in steps between which one may come. */
+ssize_t stream_send_young(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags);
 ssize_t stream_receive(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags);
 
 int stream_shutdown(struct rec *r, int fd, int how);
@@ -77,8 +80,13 @@ void stream_forget_large(struct rec *r);
 void stream_forked(void);
 /* Serve what the peer asks for between calls (recall). */
 void stream_serve(struct rec *r, int fd);
-/* Back to TCP, both directions; what was not read comes again on the carrier. */
-void stream_step_down(struct rec *r, int fd, enum why why);
+/* Back to TCP, both directions; what was not read comes again on the carrier. `patient`: wait for the peer a little if it
+ * alone can see to that. Otherwise what is left in the ring is read from there. */
+void stream_step_down(struct rec *r, int fd, enum why why, bool patient);
+/* What the program asked for, and a lane did not let the carrier have. */
+void stream_restore_options(struct rec *r, int fd);
+/* Does the peer know it by this number? It may need to borrow it. */
+bool stream_is_known_as(struct rec *r, int fd);
 /* The number `from` goes, and this process still has the socket as `to`. */
 void stream_moved(struct rec *r, int from, int to);
 /* The last descriptor goes. `fd` is still open. */

@@ -1,27 +1,30 @@
 /* SPDX-License-Identifier: MIT */
 /* The ways off a lane: half closes, closing, stepping down to TCP, and peers that break the rules. */
 #include <errno.h>
-#include <linux/sockios.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "sockets/arena.h"
+#include "sockets/carrier.h"
 #include "sockets/hello.h"
 #include "sockets/nap.h"
 #include "sockets/process.h"
+#include "sockets/quick.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
 #include "sockets/stream.h"
 #include "sockets/stream_priv.h"
 
-/* How long a step down waits for the peer to send unread octets again. */
-#define RECALL_NS (1000 * NSEC_PER_MSEC)
-/* ... and how long before it does that itself. */
-#define PATIENCE_NS (1 * NSEC_PER_MSEC)
+/* How long a step down before another program goes on with the socket waits for the peer to send unread octets again. A
+ * peer that sleeps in a call of ours looks every 20 ms. */
+#define RECALL_NS  (200 * NSEC_PER_MSEC)
+#define RECALL_NAP (500 * 1000)
 
 static void reset_on_close(int fd)
 {
@@ -51,29 +54,45 @@ static void note_shutdown(struct rec *r, int how)
 		atomic_fetch_or(&r->rx.dir->word, LANE_GONE);
 }
 
-int stream_shutdown(struct rec *r, int fd, int how)
+/* Threads that sleep for room must not go on doing so. */
+static void wake_writers(struct rec *r)
 {
-	bool lane = how != SHUT_RD && sock_has_lane(r);
-	bool lock;
+	real(syscall)(SYS_futex, &r->tx.dir->head, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* With the lock of sending, if `lane`. */
+static int shut(struct rec *r, int fd, int how, bool lane)
+{
 	int result, saved;
 
-	/* First of all: a thread that sleeps for room, with the lock, then goes on by the carrier. */
-	if (lane)
-		atomic_fetch_or(&r->flags, REC_SHUT_WR);
-	/* One that sleeps in the kernel is woken by the call itself. */
-	lock = how != SHUT_RD && !atomic_load(&r->tx_kernel) && rec_lock_take(&r->tx_lock);
 	/* A hint for a receiver that spins; the end itself comes on the carrier. */
-	if (lane && sock_has_lane(r))
+	if (lane)
 		atomic_fetch_or(&r->tx.dir->word, LANE_FIN);
 	result = real(shutdown)(fd, how);
 	saved = errno;
-	if (lane && sock_has_lane(r) && lane_tx_rouse(&r->tx))
+	if (lane && lane_tx_rouse(&r->tx))
 		nap_end(r->tx.dir);
 	if (result == 0)
 		note_shutdown(r, how);
-	if (lock)
-		rec_lock_give(&r->tx_lock);
+	if (lane)
+		wake_writers(r);
 	errno = saved;
+	return result;
+}
+
+int stream_shutdown(struct rec *r, int fd, int how)
+{
+	int number, result;
+
+	if (how == SHUT_RD || !sock_has_lane(r))
+		return shut(r, fd, how, false);
+	/* First of all: whoever sends from now on does so by the carrier, behind what is in the ring. */
+	atomic_fetch_or(&r->flags, REC_SHUT_WR);
+	number = sock_lock(r, &r->tx_lock, fd, false);
+	if (number < 0)
+		return shut(r, fd, how, false);
+	result = shut(r, number, how, sock_has_lane(r));
+	rec_lock_give(&r->tx_lock);
 	return result;
 }
 
@@ -84,7 +103,7 @@ void stream_serve(struct rec *r, int fd)
 		return;
 	if (!rec_lock_try(&r->tx_lock))
 		return; /* who sends sees to it */
-	if (sock_has_lane(r) && !stream_leave(r, fd))
+	if (sock_at(fd) == r && sock_has_lane(r) && stream_leave(r, fd) == STREAM_BROKEN)
 		stream_break(r, fd);
 	rec_lock_give(&r->tx_lock);
 }
@@ -111,80 +130,58 @@ static int borrow_peer(struct rec *r)
 	return fd;
 }
 
-/* All of it, at once: the kernel takes it, or it is left where it is. */
-static bool fits(int fd, const struct iovec *piece, int n)
-{
-	int buffer = 0, queued = 0;
-	socklen_t size = sizeof(buffer);
-	size_t total = piece[0].iov_len + (n > 1 ? piece[1].iov_len : 0);
-
-	/* The kernel counts overhead as well; half is surely free for octets. */
-	return real(getsockopt)(fd, SOL_SOCKET, SO_SNDBUF, &buffer, &size) == 0 &&
-	       real(ioctl)(fd, SIOCOUTQ, &queued) == 0 && buffer > 0 &&
-	       total + (size_t)queued < (size_t)buffer / 2;
-}
-
-static bool send_pieces(int fd, struct iovec *piece, int n)
-{
-	for (int i = 0; i < n; i++)
-		if (real(send)(fd, piece[i].iov_base, piece[i].iov_len,
-			       MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)piece[i].iov_len)
-			return false;
-	return true;
-}
-
-/* The peer is busy elsewhere: do for it what it would do, send what is unread again on the carrier. */
+/* Do for the peer what it would do at its next call: send what is unread again on the carrier. */
 static bool take_back(struct rec *r, int own)
 {
 	struct iovec piece[2];
 	int fd = borrow_peer(r);
-	int n = -1;
-	bool ok = false;
+	bool ok = false, broken = false;
+	int n;
 
 	if (fd < 0)
 		return false;
 	n = lane_rx_take_back(&r->rx, piece);
 	if (n > 0) {
-		bool fit = fits(fd, piece, n);
-
-		ok = fit && send_pieces(fd, piece, n);
+		ok = carrier_put_all(fd, piece, n, &broken);
 		lane_rx_taken_back(&r->rx, ok);
-		if (fit && !ok)
-			stream_break(r, own); /* some may be out */
+		if (broken)
+			stream_break(r, own);
 	}
 	real(close)(fd);
 	return ok;
 }
 
-/*
- * Wait until the peer has taken back what we did not read; it may be asleep for a while. With the lock of
- * receiving. False: nobody answers; what is in the ring must be read from there.
- */
-static bool recall(struct rec *r, int fd)
+static bool peer_has_ended(int fd)
 {
-	uint64_t start = clock_now();
 	struct pollfd p = { .fd = fd, .events = POLLRDHUP };
 
-	/* Always asked for: the peer may be about to publish. */
-	atomic_fetch_or(&r->rx.dir->word, LANE_GONE | LANE_RECALL);
-	atomic_fetch_and(&r->rx.dir->word, ~(LANE_WAITING | LANE_BELLED));
-	while (atomic_load(&r->rx.dir->word) & LANE_RECALL) {
-		bool gone = real(poll)(&p, 1, 0) > 0;
-
-		if (lane_rx_held(&r->rx) == 0)
-			return true; /* there was nothing; it stays asked for */
-		if (clock_now() - start > PATIENCE_NS && take_back(r, fd))
-			return true;
-		if (gone || clock_now() - start > RECALL_NS) {
-			atomic_fetch_and(&r->rx.dir->word, ~LANE_RECALL);
-			return lane_rx_held(&r->rx) == 0;
-		}
-		sched_yield();
-	}
-	return lane_rx_held(&r->rx) == 0;
+	return quick_poll(&p, 1) > 0;
 }
 
-static void set_nodelay_back(struct rec *r, int fd)
+/* One try to get what we did not read onto the carrier. With the lock of receiving. */
+enum recall { RECALL_DONE, RECALL_WAIT, RECALL_NEVER };
+
+static enum recall recall(struct rec *r, int fd)
+{
+	/* Always asked for: the peer may be about to publish. */
+	uint64_t word = atomic_fetch_or(&r->rx.dir->word, LANE_GONE | LANE_RECALL);
+
+	if (word & (LANE_WAITING | LANE_BELLED))
+		atomic_fetch_and(&r->rx.dir->word, ~(LANE_WAITING | LANE_BELLED));
+	if (lane_rx_held(&r->rx) == 0)
+		return RECALL_DONE; /* there was nothing; it stays asked for */
+	if (take_back(r, fd))
+		return RECALL_DONE;
+	return sock_has_lane(r) && !peer_has_ended(fd) ? RECALL_WAIT : RECALL_NEVER;
+}
+
+/* Not asked for any more: what is in the ring is read from there. */
+static void recall_no_more(struct rec *r)
+{
+	atomic_fetch_and(&r->rx.dir->word, ~LANE_RECALL);
+}
+
+void stream_restore_options(struct rec *r, int fd)
 {
 	int zero = 0, one = 1;
 
@@ -211,66 +208,98 @@ bool stream_is_answered(struct rec *r, int fd)
 	if (!rec_lock_try(&r->rx_lock))
 		return false; /* what it sent into the ring meanwhile is read from there */
 	if ((word & LANE_PLACE) == lane_rx_here(&r->rx) && !lane_rx_in_ring(&r->rx)) {
-		set_nodelay_back(r, fd);
+		stream_restore_options(r, fd);
 		atomic_store_explicit(&r->state, REC_PLAIN, memory_order_release);
 	}
 	rec_lock_give(&r->rx_lock);
 	return false;
 }
 
-/* Our own sending goes to the carrier, for good. */
+/* Our own sending goes to the carrier, for good; at once, or when octets that must go before it have gone. */
 static bool leave_for_good(struct rec *r, int fd)
 {
+	int number = sock_lock(r, &r->tx_lock, fd, false);
 	bool ok = false;
 
-	if (!rec_lock_take(&r->tx_lock))
+	if (number < 0)
 		return false;
 	if (sock_has_lane(r)) {
 		atomic_fetch_or(&r->flags, REC_PINNED);
-		ok = stream_leave(r, fd);
+		ok = stream_leave(r, number) != STREAM_BROKEN;
 		if (!ok)
-			stream_break(r, fd);
+			stream_break(r, number);
+		wake_writers(r);
 	}
 	rec_lock_give(&r->tx_lock);
 	return ok;
 }
 
-static void become_plain(struct rec *r, int fd)
+static bool become_plain(struct rec *r, int fd)
 {
-	set_nodelay_back(r, fd);
+	if (lane_tx_in_ring(&r->tx))
+		return false;
+	stream_restore_options(r, fd);
 	atomic_store_explicit(&r->state, REC_PLAIN, memory_order_release);
+	return true;
 }
 
 bool stream_is_down(struct rec *r, int fd)
 {
 	/* After GONE nothing can come into the ring; what is not in it the kernel has. */
-	if (!sock_flag(r, REC_PINNED) || !(atomic_load(&r->rx.dir->word) & LANE_GONE) ||
-	    lane_rx_held(&r->rx) > 0)
-		return false;
-	become_plain(r, fd);
-	return true;
+	return sock_flag(r, REC_PINNED) && (atomic_load(&r->rx.dir->word) & LANE_GONE) &&
+	       lane_rx_held(&r->rx) == 0 && become_plain(r, fd);
 }
 
-void stream_step_down(struct rec *r, int fd, enum why why)
+/* One round of stepping down with what is received. True: no use in another one. */
+static bool come_down(struct rec *r, int fd, bool last)
 {
-	if (!leave_for_good(r, fd) || !rec_lock_take(&r->rx_lock))
+	int number = sock_lock(r, &r->rx_lock, fd, false);
+	enum recall how = RECALL_NEVER;
+
+	if (number < 0)
+		return true;
+	if (sock_has_lane(r)) {
+		how = recall(r, number);
+		if (how == RECALL_DONE)
+			become_plain(r, number);
+		else if (how == RECALL_NEVER || last)
+			recall_no_more(r);
+	}
+	rec_lock_give(&r->rx_lock);
+	return how != RECALL_WAIT;
+}
+
+void stream_step_down(struct rec *r, int fd, enum why why, bool patient)
+{
+	const struct timespec nap = { .tv_nsec = RECALL_NAP };
+	uint64_t start = clock_now();
+	bool last = !patient;
+
+	if (!leave_for_good(r, fd))
 		return;
 	atomic_store_explicit(&r->why, why, memory_order_relaxed);
-	if (recall(r, fd))
-		become_plain(r, fd);
-	rec_lock_give(&r->rx_lock);
+	while (!come_down(r, fd, last) && !last) {
+		REC_LOCK_NONE();
+		real(syscall)(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &nap, NULL);
+		last = clock_now() - start > RECALL_NS;
+	}
 	atomic_fetch_add(&r->home->stepdowns, 1);
 }
 
-void stream_moved(struct rec *r, int from, int to)
+bool stream_is_known_as(struct rec *r, int fd)
 {
 	struct lane_shared *l;
 
 	if (!sock_has_lane(r))
-		return;
+		return false;
 	l = &arena_memory(r->arena)->lane[r->lane];
-	if (atomic_load(&l->pid[r->side]) == getpid() && atomic_load(&l->fd[r->side]) == from)
-		atomic_store(&l->fd[r->side], to);
+	return atomic_load(&l->pid[r->side]) == getpid() && atomic_load(&l->fd[r->side]) == fd;
+}
+
+void stream_moved(struct rec *r, int from, int to)
+{
+	if (stream_is_known_as(r, from))
+		atomic_store(&arena_memory(r->arena)->lane[r->lane].fd[r->side], to);
 }
 
 void stream_close(struct rec *r, int fd)

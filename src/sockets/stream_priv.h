@@ -5,6 +5,7 @@
 
 #include "base/util.h"
 #include "sockets/home.h"
+#include "sockets/order.h"
 #include "sockets/wait.h"
 
 #define STREAM_IOV 64
@@ -16,8 +17,19 @@ size_t stream_cut(const struct lane_iov *list, size_t n, struct iovec out[STREAM
 void stream_skip(struct lane_iov *list, size_t n);
 /* The peer wrote nonsense: reset the connection. */
 void stream_break(struct rec *r, int fd);
-/* Leave the lane with what is sent. With the lock of sending; false: broken. */
-bool stream_leave(struct rec *r, int fd);
+/* So much is about to be sent without a lane: is it time for one? */
+void stream_grow(struct rec *r, int fd, size_t size);
+/* So much was, by a call that may block: give the peer time to take our offer. */
+void stream_pace(struct rec *r, int fd, size_t sent);
+
+/* How leaving the lane ended. */
+enum stream_left {
+	STREAM_LEFT,
+	STREAM_LATER, /* octets must go back to the carrier first, and cannot now */
+	STREAM_BROKEN,
+};
+/* Leave the lane with what is sent. With the lock of sending; waits for nobody. */
+enum stream_left stream_leave(struct rec *r, int fd);
 
 /* A step down that had to leave octets in the ring ends when they are read. With the lock of receiving. */
 bool stream_is_down(struct rec *r, int fd);
@@ -27,10 +39,23 @@ bool stream_is_answered(struct rec *r, int fd);
 
 /* What keeps a sender off the ring, whatever the receiver does. */
 #define STREAM_NO_RING (REC_PEERGONE | REC_SHUT_WR | REC_PINNED | REC_UNANSWERED)
-/* A call that must not block may still wait this long for the receiver to make room. */
+/* A call that must not block may still look so long whether the receiver makes room. */
 #define STREAM_ROOM_NS 20000
-/* The ring is full: 0: look again; -1 and errno: not for this call. With the lock of sending. */
-int stream_overflow(struct rec *r, int fd, bool block);
+bool stream_has_room(void *rec);
+/* The receiver is taking octets back, and not for longer than that can take. */
+bool stream_is_held(struct rec *r);
+/* Where the reader runs. */
+uint32_t stream_reader_cpu(const struct rec *r);
+
+/* SO_SNDTIMEO of one call. */
+struct stream_limit {
+	uint64_t start; /* 0: not asked for yet */
+	uint64_t most;  /* 0: none */
+};
+/* Sleep for room in the ring (*leave: there is none to be had) or on the carrier. Without a lock. 0: look again; -1 and
+ * errno: not for this call. */
+int stream_outwait_full(struct rec *r, int fd, struct stream_limit *l, bool *leave);
+int stream_outwait_carrier(int fd, struct stream_limit *l);
 /* The program must wait, perhaps for an edge: only we know when there is room. */
 void stream_note_refusal(struct rec *r);
 
@@ -44,14 +69,6 @@ static inline size_t stream_size(const struct iovec *iov, size_t count)
 	for (size_t i = 0; i < count; i++)
 		n += iov[i].iov_len;
 	return n;
-}
-
-/* Another thread closed the descriptor while this one slept: there is one left for it. */
-static inline int stream_fd(const struct rec *r, int fd)
-{
-	int heir = atomic_load_explicit(&r->heir, memory_order_acquire);
-
-	return heir >= 0 ? heir : fd;
 }
 
 /* One writer at a time: no need for a locked addition. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Waiting for room in the ring: how long, where, and when the carrier is the better way. */
 #include <errno.h>
+#include <limits.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <sys/syscall.h>
@@ -33,14 +34,14 @@
 
 _Atomic uint32_t stream_refusals;
 
-static bool has_room(void *arg)
+bool stream_has_room(void *arg)
 {
 	struct rec *r = arg;
 	uint32_t head = atomic_load_explicit(&r->tx.dir->head, memory_order_acquire);
 	uint64_t word = atomic_load_explicit(&r->tx.dir->word, memory_order_relaxed);
 
-	return r->tx.tail - head <= LANE_RING / 2 || (word & (LANE_GONE | LANE_RECALL)) ||
-	       lane_tx_needs_octet(&r->tx, word);
+	return LANE_LOAD(r->tx.tail) - head <= LANE_RING / 2 ||
+	       (word & (LANE_GONE | LANE_RECALL)) || lane_tx_needs_octet(&r->tx, word);
 }
 
 void stream_look_for_end(struct rec *r, int fd)
@@ -48,9 +49,9 @@ void stream_look_for_end(struct rec *r, int fd)
 	uint64_t now = clock_coarse();
 	struct pollfd p = { .fd = fd, .events = POLLRDHUP };
 
-	if (now - r->looked_at < LOOK_NS)
+	if (now - LANE_LOAD(r->looked_at) < LOOK_NS)
 		return;
-	r->looked_at = now;
+	LANE_STORE(r->looked_at, now);
 	if (quick_poll(&p, 1) <= 0)
 		return;
 	if ((p.revents & (POLLERR | POLLHUP)) || !(atomic_load(&r->rx.dir->word) & LANE_FIN))
@@ -72,50 +73,104 @@ static bool reader_moves(struct rec *r)
 	uint64_t most = lane_rx_held(&r->rx) > LANE_RING / 2 ? ROOM_DEADLOCK : ROOM_PATIENCE;
 	uint64_t now = clock_now();
 
-	if (r->full_since == 0)
-		r->full_since = now;
-	if (r->moved_at < r->full_since || r->moved_head != head) {
-		r->moved_at = now;
-		r->moved_head = head;
+	if (LANE_LOAD(r->full_since) == 0)
+		LANE_STORE(r->full_since, now);
+	if (LANE_LOAD(r->moved_at) < LANE_LOAD(r->full_since) || LANE_LOAD(r->moved_head) != head) {
+		LANE_STORE(r->moved_at, now);
+		LANE_STORE(r->moved_head, head);
 	}
-	return now - r->moved_at < most;
+	return now - LANE_LOAD(r->moved_at) < most;
+}
+
+/* What is left of SO_SNDTIMEO, which counts for the whole call; < 0: no limit. */
+static int64_t limit_left(struct stream_limit *l, int fd)
+{
+	uint64_t now = clock_now();
+
+	if (l->start == 0) {
+		struct timeval t = { 0 };
+		socklen_t size = sizeof(t);
+
+		real(getsockopt)(fd, SOL_SOCKET, SO_SNDTIMEO, &t, &size);
+		l->start = now;
+		l->most = (uint64_t)t.tv_sec * NSEC_PER_SEC + (uint64_t)t.tv_usec * 1000;
+	}
+	if (l->most == 0)
+		return -1;
+	return now - l->start < l->most ? (int64_t)(l->most - (now - l->start)) : 0;
+}
+
+/* A handler has run: does the call go on? With a time limit none does. */
+static bool limit_goes_on(const struct stream_limit *l)
+{
+	return l->most == 0 && nap_goes_on();
+}
+
+int stream_outwait_carrier(int fd, struct stream_limit *l)
+{
+	struct pollfd p = { .fd = fd, .events = POLLOUT };
+
+	for (;;) {
+		int64_t left = limit_left(l, fd);
+		int n;
+
+		if (left == 0) {
+			errno = EAGAIN;
+			return -1;
+		}
+		n = real(poll)(&p, 1,
+			       left < 0 ? -1 : (int)min_i64((left + 999999) / 1000000, INT_MAX));
+		if (n > 0)
+			return 0;
+		if (n < 0 && (errno != EINTR || !limit_goes_on(l)))
+			return -1;
+	}
 }
 
 /*
  * Sleep until the receiver has made room, in slices: only the carrier knows whether it is still
  * there; or until it does not seem to make any. 0, or -1 and errno as send() would say it.
  */
-static int sleep_for_room(struct rec *r, int fd)
+static int sleep_for_room(struct rec *r, int fd, struct stream_limit *l)
 {
-	struct timeval limit = { 0 };
-	socklen_t size = sizeof(limit);
-	uint64_t start = clock_now();
-	uint64_t most;
-
-	real(getsockopt)(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, &size);
-	most = (uint64_t)limit.tv_sec * NSEC_PER_SEC + (uint64_t)limit.tv_usec * 1000;
-	r->full_since = 0;
-	while (!has_room(r) && !leaves_anyway(r)) {
-		const struct timespec slice = { .tv_nsec = ROOM_SLICE };
+	LANE_STORE(r->full_since, 0);
+	while (!stream_has_room(r) && !leaves_anyway(r)) {
+		int64_t left = limit_left(l, fd);
+		struct timespec slice = { .tv_nsec = ROOM_SLICE };
 		uint32_t head = atomic_load(&r->tx.dir->head);
 
-		atomic_fetch_or(&r->tx.dir->tx_sleeps, LANE_ROOM_FUTEX);
-		if (has_room(r))
-			break;
-		if (real(syscall)(SYS_futex, &r->tx.dir->head, FUTEX_WAIT, head, &slice, NULL, 0) !=
-			    0 &&
-		    errno == EINTR && (most > 0 || !nap_goes_on()))
-			return -1;
-		pthread_testcancel();
-		r->looked_at = 0;
-		stream_look_for_end(r, fd);
-		if (most > 0 && clock_now() - start > most) {
+		if (left == 0) {
 			errno = EAGAIN;
 			return -1;
 		}
+		if (left > 0 && left < slice.tv_nsec)
+			slice.tv_nsec = (long)left;
+		atomic_fetch_or(&r->tx.dir->tx_sleeps, LANE_ROOM_FUTEX);
+		if (stream_has_room(r))
+			break;
+		if (real(syscall)(SYS_futex, &r->tx.dir->head, FUTEX_WAIT, head, &slice, NULL, 0) !=
+			    0 &&
+		    errno == EINTR && !limit_goes_on(l))
+			return -1;
+		pthread_testcancel();
+		LANE_STORE(r->looked_at, 0);
+		stream_look_for_end(r, fd);
 		if (!reader_moves(r))
 			break;
 	}
+	return 0;
+}
+
+int stream_outwait_full(struct rec *r, int fd, struct stream_limit *l, bool *leave)
+{
+	uint32_t budget = settings.spin_ns;
+
+	if (wait_ladder(stream_has_room, r, stream_reader_cpu(r), &budget, budget))
+		return 0;
+	if (sleep_for_room(r, fd, l) != 0)
+		return -1;
+	/* The reader does not read: the carrier then, which has more room. */
+	*leave = !stream_has_room(r) && !leaves_anyway(r);
 	return 0;
 }
 
@@ -126,49 +181,27 @@ void stream_note_refusal(struct rec *r)
 	atomic_fetch_add_explicit(&stream_refusals, 1, memory_order_relaxed);
 }
 
-/*
- * The ring is full: wait a little for room. Then a call that may block sleeps; one that may not is refused, and gets
- * the carrier when the reader does not seem to read at all.
- */
-int stream_overflow(struct rec *r, int fd, bool block)
-{
-	uint32_t most = block ? settings.spin_ns : min_u32(STREAM_ROOM_NS, settings.spin_ns);
-	uint32_t peer = atomic_load_explicit(&r->tx.dir->rx_cpu, memory_order_relaxed);
-	uint32_t budget = most;
-
-	if (wait_ladder(has_room, r, peer, &budget, most))
-		return 0;
-	if (block) {
-		if (sleep_for_room(r, fd) != 0)
-			return -1;
-		if (has_room(r) || leaves_anyway(r))
-			return 0;
-	}
-	/* Told that it is writable, by the kernel: then it is. Otherwise waiting in poll() comes first; not for ever,
-	 * as the program may wait where we cannot see it. */
-	if (!block && !atomic_load_explicit(&r->tx_told, memory_order_relaxed) &&
-	    stream_wants_room(r)) {
-		stream_note_refusal(r);
-		errno = EAGAIN;
-		return -1;
-	}
-	if (stream_leave(r, fd))
-		return 0;
-	errno = ECONNRESET;
-	return -1;
-}
-
 bool stream_is_full(const struct rec *r)
 {
-	return sock_has_lane(r) && lane_tx_in_ring(&r->tx) && !has_room((void *)r) &&
-	       !sock_flag(r, STREAM_NO_RING);
+	if (!sock_has_lane(r) || !lane_tx_in_ring(&r->tx))
+		return false;
+	/* Octets are on their way back to the carrier, and must be there before others. */
+	if (atomic_load_explicit(&r->tx.dir->word, memory_order_relaxed) &
+	    (LANE_TAKING | LANE_RECALL))
+		return true;
+	return !stream_has_room((void *)r) && !sock_flag(r, STREAM_NO_RING);
 }
 
 bool stream_wants_room(struct rec *r)
 {
-	if (stream_is_full(r))
-		return reader_moves(r);
-	r->full_since = 0;
+	if (stream_is_full(r)) {
+		uint64_t word = atomic_load_explicit(&r->tx.dir->word, memory_order_relaxed);
+
+		if (word & LANE_TAKING)
+			return stream_is_held(r);
+		return (word & LANE_RECALL) || reader_moves(r);
+	}
+	LANE_STORE(r->full_since, 0);
 	return false;
 }
 
@@ -187,18 +220,18 @@ bool stream_ask_room(struct rec *r)
 
 void stream_peer_ended(struct rec *r, int fd)
 {
-	r->looked_at = 0;
+	LANE_STORE(r->looked_at, 0);
 	stream_look_for_end(r, fd);
 }
 
 bool stream_may_nap(const struct rec *r)
 {
-	return clock_now() - r->full_since < ROOM_NAP;
+	return clock_now() - LANE_LOAD(r->full_since) < ROOM_NAP;
 }
 
 int64_t stream_glance(const struct rec *r)
 {
-	uint64_t ns = (clock_now() - r->full_since) / 4;
+	uint64_t ns = (clock_now() - LANE_LOAD(r->full_since)) / 4;
 
 	return (int64_t)min_u64(ns + ROOM_GLANCE_LEAST, ROOM_GLANCE_MOST);
 }
@@ -222,7 +255,7 @@ bool stream_writable(struct rec *r)
 {
 	uint32_t head = atomic_load_explicit(&r->tx.dir->head, memory_order_acquire);
 
-	return lane_tx_in_ring(&r->tx) && r->tx.tail - head <= LANE_RING / 2 &&
+	return lane_tx_in_ring(&r->tx) && LANE_LOAD(r->tx.tail) - head <= LANE_RING / 2 &&
 	       !(atomic_load_explicit(&r->tx.dir->word, memory_order_relaxed) &
 		 (LANE_GONE | LANE_RECALL | LANE_TAKING)) &&
 	       !sock_flag(r, STREAM_NO_RING);

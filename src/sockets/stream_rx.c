@@ -100,6 +100,17 @@ static bool is_at_mark(int fd)
 	return real(ioctl)(fd, SIOCATMARK, &mark) == 0 && mark;
 }
 
+/* What follows from these octets follows from what their sender did before. */
+static void note_order(struct rec *r)
+{
+	uint32_t stamp = order_of(r->rx.dir);
+
+	if (stamp == r->rx_stamp)
+		return;
+	r->rx_stamp = stamp;
+	order_tick();
+}
+
 /* Everything that is there now, in order, from wherever it stands. Holds the lock. */
 static enum end gather(struct rec *r, int fd, struct lane_iov *to, size_t want, int flags,
 		       size_t *got)
@@ -114,6 +125,7 @@ static enum end gather(struct rec *r, int fd, struct lane_iov *to, size_t want, 
 			return END_FULL;
 		switch (lane_rx_look(rx, &word, &limit)) {
 		case LANE_FROM_RING:
+			note_order(r);
 			n = min_size(min_size(limit, want - *got), LANE_STEP);
 			if (!(flags & MSG_TRUNC))
 				lane_rx_copy(rx, to, 0, n);
@@ -282,18 +294,6 @@ static void unsleep(struct rec **r)
 	stream_wake(*r);
 }
 
-static struct rec *keep(struct rec *r)
-{
-	sock_keep(r);
-	return r;
-}
-
-static void let_go(struct rec **r)
-{
-	if (*r)
-		sock_release(*r);
-}
-
 /*
  * While the peer has not read what we sent it may want it back, and only we can see to that: sleep in slices
  * until it has. Also when `some` octets are there to be returned: then any signal ends the wait, and
@@ -402,40 +402,90 @@ static bool all_belled(const struct rec *r)
 	return r->armed_bell == atomic_load_explicit(&r->armed, memory_order_relaxed);
 }
 
-/* A round with the lock taken and given back. False: nothing to be had with this record any more. */
-static bool locked_round(struct rec *r, int fd, struct lane_iov *to, size_t want, int flags,
-			 bool ask, size_t *got, enum end *end)
+/* A call that receives. */
+struct receiver {
+	struct rec *r;
+	int fd; /* the program's number */
+	int flags;
+	bool block;
+	bool kept; /* from the first sleep on: another thread may close the socket meanwhile */
+	bool left; /* octets stay in the ring, and others sleep */
+};
+
+static void let_go(struct receiver *c)
 {
-	if (!rec_lock_take(&r->rx_lock)) {
+	if (c->kept)
+		sock_release(c->r);
+}
+
+static bool is_done(const struct receiver *c, enum end end, size_t got, size_t want)
+{
+	return !c->block || end == END_ERROR || end == END_EOF || got == want ||
+	       (got > 0 && !(c->flags & MSG_WAITALL));
+}
+
+/* Somebody else sleeps for this socket, and the octet that woke it may be taken now. */
+static void arm_again(struct receiver *c)
+{
+	struct rec *r = c->r;
+
+	c->left = false;
+	if (!atomic_load_explicit(&r->armed, memory_order_relaxed))
+		return;
+	lane_rx_arm(&r->rx, lane_rx_here(&r->rx), all_belled(r));
+	c->left = !(c->flags & MSG_PEEK) && lane_rx_ready(&r->rx) > 0;
+}
+
+/* A round with the lock taken and given back. The number to go on with, or SOCK_GONE: nothing to be had with this record
+ * any more; SOCK_OWN: in *end. */
+static int locked_round(struct receiver *c, struct lane_iov *to, size_t want, size_t *got,
+			enum end *end)
+{
+	struct rec *r = c->r;
+	int fd = sock_lock(r, &r->rx_lock, c->fd, c->kept);
+
+	if (fd == SOCK_OWN) {
 		errno = EAGAIN; /* a signal handler within the same call */
 		*end = END_ERROR;
-		return true;
 	}
+	if (fd < 0)
+		return fd;
 	if (!sock_has_lane(r) || (*got == 0 && stream_is_down(r, fd))) {
-		rec_lock_give(&r->rx_lock);
-		return false;
+		*end = END_AGAIN;
+	} else {
+		/* Somebody steps down with it: then later. */
+		if (atomic_load_explicit(&r->rx.dir->word, memory_order_relaxed) & LANE_RECALL)
+			atomic_fetch_and(&r->rx.dir->word, ~LANE_RECALL);
+		stream_note_cpu(&r->rx.dir->rx_cpu);
+		*end = round_of(r, fd, to, want, c->flags, !c->block || c->kept, got);
+		arm_again(c);
 	}
-	*end = round_of(r, fd, to, want, flags, ask, got);
-	/* Somebody else sleeps for this socket, and the octet that woke it may be taken now. */
-	if (atomic_load_explicit(&r->armed, memory_order_relaxed))
-		lane_rx_arm(&r->rx, lane_rx_here(&r->rx), all_belled(r));
+	/* With the lock: nobody can have closed it yet. */
+	if (!c->kept && !is_done(c, *end, *got, want)) {
+		sock_keep_locked(r);
+		c->kept = true;
+	}
 	rec_lock_give(&r->rx_lock);
-	return true;
+	return fd;
 }
 
 /* Until something may have come. -1 and errno: not for this call. */
-static int await(struct rec *r, int fd, enum end end, bool some)
+static int await(struct receiver *c, int fd, enum end end, bool some)
 {
-	stream_serve(r, fd);
-	if (end == END_EMPTY &&
-	    wait_ladder(stirs, r, stream_peer_cpu(r), &r->spin, settings.spin_ns))
-		return 0;
-	if (end == END_EMPTY) {
-		int n = nap(r);
+	struct rec *r = c->r;
 
+	REC_LOCK_NONE();
+	stream_serve(r, fd);
+	if (end == END_EMPTY) {
+		int n;
+
+		if (wait_ladder(stirs, r, stream_peer_cpu(r), &r->spin, settings.spin_ns))
+			return 0;
+		n = nap(r);
 		if (n != 0)
 			return n > 0 ? 0 : -1;
-		fd = stream_fd(r, fd); /* it may have been closed meanwhile */
+		if (sock_at(c->fd) != r)
+			return 0; /* closed meanwhile: go on with the number that was left for us */
 	}
 	return sleep_on_carrier(r, fd, some);
 }
@@ -444,92 +494,85 @@ static int await(struct rec *r, int fd, enum end end, bool some)
  * Others rely on the carrier, and what it told them of is partly taken and partly in the ring, where they do not
  * look. Sets of this process can be told; whoever sleeps in a call only wakes for octets on the carrier.
  */
-static void see_to_sleepers(struct rec *r, int fd, int flags)
+static void see_to_sleepers(struct receiver *c)
 {
+	struct rec *r = c->r;
 	int saved = errno;
 
-	if (!atomic_load_explicit(&r->armed, memory_order_relaxed) || (flags & MSG_PEEK) ||
-	    !sock_has_lane(r) || lane_rx_ready(&r->rx) == 0)
+	if (!c->left || !sock_keep(r, c->fd))
 		return;
 	/* Who is armed when those are told is in another process. */
 	if (atomic_load(&r->asleep) > 0 || !epoll_left_over(r) || atomic_load(&r->armed) > 0)
-		stream_step_down(r, fd, WHY_READERS);
+		stream_step_down(r, c->fd, WHY_READERS, false);
+	sock_release(r);
 	errno = saved;
 }
 
-static bool is_done(enum end end, size_t got, size_t want, bool all)
+/* The lane is gone, and the program's number too: what is left of it is TCP, and a descriptor kept for this call. */
+static ssize_t receive_plainly(struct receiver *c, int fd, const struct lane_iov *to, size_t want)
 {
-	return end == END_ERROR || end == END_EOF || got == want || (got > 0 && !all);
+	struct iovec part[STREAM_IOV];
+	struct msghdr msg = { .msg_iov = part };
+
+	if (fd == c->fd)
+		return STREAM_AGAIN;
+	msg.msg_iovlen = stream_cut(to, want, part);
+	return real(recvmsg)(fd, &msg, c->flags);
 }
 
-/* Closed by another thread just before the kernel was asked: go on with the number left for us. */
-static bool has_heir(const struct rec *r, int *fd)
+static ssize_t receive(struct receiver *c, struct lane_iov to, size_t want)
 {
-	int heir = stream_fd(r, *fd);
-
-	if (errno != EBADF || heir == *fd)
-		return false;
-	*fd = heir;
-	return true;
-}
-
-/* Something may have come, perhaps by another number. False: errno says why not. */
-static bool outwait(struct rec *r, int *fd, enum end end, bool some)
-{
-	if (await(r, *fd, end, some) != 0 && !has_heir(r, fd))
-		return false;
-	*fd = stream_fd(r, *fd);
-	return true;
-}
-
-static ssize_t receive(struct rec *r, int fd, struct lane_iov to, size_t want, int flags)
-{
-	bool block = !(flags & MSG_DONTWAIT) && !sock_flag(r, REC_NONBLOCK);
-	bool all = flags & MSG_WAITALL; /* if it may block */
-	bool peeks = flags & MSG_PEEK;
+	struct rec *r = c->r;
+	bool peeks = c->flags & MSG_PEEK;
 	const struct lane_iov start = to;
-	/* From the first sleep on: another thread may close the socket meanwhile. */
-	struct rec *kept __attribute__((cleanup(let_go))) = NULL;
 	enum end end = END_EMPTY;
 	size_t got = 0;
 
 	if (pending_error(r) != 0)
 		return -1;
 	for (;;) {
+		int fd;
+
 		if (peeks) { /* from the beginning each time */
 			got = 0;
 			to = start;
 		}
-		if (!locked_round(r, fd, &to, want, flags, !block || kept, &got, &end))
-			return got ? (ssize_t)got : STREAM_AGAIN;
-		if (end == END_ERROR && has_heir(r, &fd))
-			continue;
-		see_to_sleepers(r, fd, flags);
-		if (!block || is_done(end, got, want, all))
+		fd = locked_round(c, &to, want, &got, &end);
+		if (fd == SOCK_GONE && !c->kept)
+			return STREAM_AGAIN;
+		if (fd == SOCK_GONE) {
+			errno = EBADF;
+			return finish(r, got, END_ERROR);
+		}
+		if (end == END_AGAIN)
+			return got ? (ssize_t)got : receive_plainly(c, fd, &to, want);
+		see_to_sleepers(c);
+		if (is_done(c, end, got, want))
 			return finish(r, got, end);
-		if (!kept)
-			kept = keep(r);
-		if (!outwait(r, &fd, end, got > 0 && !peeks))
+		if (await(c, fd, end, got > 0 && !peeks) != 0)
 			return finish(r, got, END_ERROR);
 	}
 }
 
 ssize_t stream_receive(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags)
 {
+	struct receiver c __attribute__((cleanup(let_go))) = { .r = r, .fd = fd, .flags = flags };
 	struct lane_iov to = { .iov = iov, .count = count };
 	size_t want = stream_size(iov, count);
 
+	c.block = !(flags & MSG_DONTWAIT) && !sock_flag(r, REC_NONBLOCK);
 	if (want == 0) {
 		/* Waits until there is something, and takes nothing. */
 		char octet;
 		struct iovec one = { &octet, 1 };
 		struct lane_iov none = { .iov = &one, .count = 1 };
-		ssize_t n = receive(r, fd, none, 1, flags | MSG_PEEK);
+		ssize_t n;
 
+		c.flags |= MSG_PEEK;
+		n = receive(&c, none, 1);
 		return n > 0 ? 0 : n;
 	}
-	stream_note_cpu(&r->rx.dir->rx_cpu);
-	return receive(r, fd, to, want, flags);
+	return receive(&c, to, want);
 }
 
 size_t stream_unread(struct rec *r)

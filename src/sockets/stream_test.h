@@ -111,7 +111,7 @@ static inline void put(struct rec *r, int fd, uint8_t first, size_t n)
 			done = stream_send(r, fd, &iov, 1, 0);
 		} else {
 			done = send(fd, octets, n, 0);
-			stream_after_send(r, fd, done);
+			stream_after_send(r, fd, done, 0);
 		}
 	} while (done == STREAM_AGAIN);
 	assert_int_equal(done, n);

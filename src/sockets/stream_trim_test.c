@@ -221,7 +221,8 @@ static void connection_is_forgotten_when_others_keep_it(void **st)
 	assert_int_not_equal(ring[5 * 4096 + 1], 0);
 	/* It is ours again, for the end of the test. */
 	family_hold(far, 1);
-	atomic_store(&sock_table[far_fd], far);
+	atomic_store(&sock_entry(far_fd)->rec, far);
+	atomic_fetch_add(&sock_keeping(far)->numbers, 1);
 }
 
 #define ALONE(name)     cmocka_unit_test_setup(name, begin_alone)

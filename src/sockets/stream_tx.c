@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Sending on a connection that has a lane. */
+/*
+ * Sending on a connection that has a lane. With the lock of sending nothing waits: a call that may block gives it
+ * back, sleeps, and begins again. So what several threads send at the same time may come in turns, as with TCP.
+ */
 #include <errno.h>
 #include <poll.h>
-#include <sched.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -11,6 +13,7 @@
 #include "base/util.h"
 #include "sockets/arena.h"
 #include "sockets/bell.h"
+#include "sockets/carrier.h"
 #include "sockets/meet.h"
 #include "sockets/nap.h"
 #include "sockets/process.h"
@@ -22,14 +25,26 @@
 
 /* So much goes over the carrier before the ring is tried again. */
 #define OVERFLOW (64u << 10)
-/* How long a sender waits, in naps, for a receiver because of whom it cannot turn into the ring. */
-#define TURN_WAIT  (20 * NSEC_PER_MSEC)
-#define TURN_LESS  NSEC_PER_MSEC /* one that must not block */
-#define TURN_NAP   20000
-#define TURN_TRIES 8
 /* With the turn go so many octets. */
 #define TURN_FIRST 1024
-#define BELL_NS    (2 * NSEC_PER_SEC)
+/* How long a sender that may block waits, in naps, for a receiver because of whom it cannot turn into the ring. */
+#define TURN_WAIT (20 * NSEC_PER_MSEC)
+#define TURN_NAP  20000
+/* So much goes out at most before other threads get their turn. */
+#define LOCK_SHARE (256u << 10)
+/* A receiver takes octets back in a few system calls. After this it has been killed over it, or means no good. */
+#define TAKING_NS NSEC_PER_SEC
+/* The octet that wakes the receiver is promised; a kernel that is short of memory is asked so often. */
+#define BELL_TRIES 100
+
+/* Why a step cannot be made now; -1 and errno is an error. */
+enum {
+	PUT_FULL = -2,    /* no room in the ring */
+	PUT_CARRIER = -3, /* none on the carrier */
+	PUT_HELD = -4,    /* the receiver takes octets back, or wants them and they do not fit */
+	PUT_TURN = -5,    /* the receiver may let us into the ring in a moment */
+	PUT_LEAVE = -6,   /* the ring is not to be used */
+};
 
 size_t stream_cut(const struct lane_iov *list, size_t n, struct iovec out[STREAM_IOV])
 {
@@ -72,7 +87,7 @@ static uint64_t not_before(struct rec *r, uint64_t n)
 	return n - part;
 }
 
-/* The carrier, with all that the kernel knows about blocking, time limits and signals. */
+/* What the kernel takes at once. */
 static ssize_t put_carrier(struct rec *r, int fd, struct lane_iov *from, size_t n, int flags)
 {
 	struct iovec part[STREAM_IOV];
@@ -80,9 +95,7 @@ static ssize_t put_carrier(struct rec *r, int fd, struct lane_iov *from, size_t 
 	ssize_t sent;
 
 	msg.msg_iovlen = stream_cut(from, min_size(n, OVERFLOW), part);
-	atomic_store_explicit(&r->tx_kernel, 1, memory_order_relaxed);
-	sent = real(sendmsg)(fd, &msg, flags);
-	atomic_store_explicit(&r->tx_kernel, 0, memory_order_relaxed);
+	sent = real(sendmsg)(fd, &msg, flags | MSG_DONTWAIT);
 	if (sent > 0) {
 		if (lane_tx_rouse(&r->tx))
 			nap_end(r->tx.dir);
@@ -90,33 +103,25 @@ static ssize_t put_carrier(struct rec *r, int fd, struct lane_iov *from, size_t 
 		stream_count(&r->sent.tcp_bytes, not_before(r, (uint64_t)sent));
 		stream_skip(from, (size_t)sent);
 	}
-	return sent;
+	return sent < 0 && errno == EAGAIN ? PUT_CARRIER : sent;
 }
 
-/* The octet that wakes the receiver. It is promised already, so it must go. */
+/* The octet that wakes the receiver. It is promised already, so it must go; there was room for it. */
 static int ring_bell(struct rec *r, int fd, uint8_t octet, int flags)
 {
-	struct pollfd p = { .fd = fd, .events = POLLOUT };
-	uint64_t start = clock_now();
-	ssize_t n;
+	for (int tries = 0; tries < BELL_TRIES; tries++) {
+		ssize_t n = real(send)(fd, &octet, 1, (flags & MSG_NOSIGNAL) | MSG_DONTWAIT);
 
-	for (;;) {
-		n = real(send)(fd, &octet, 1, (flags & MSG_NOSIGNAL) | MSG_DONTWAIT);
-		if (n == 1)
-			break;
-		if (n < 0 && errno != EAGAIN && errno != EINTR && errno != ENOBUFS &&
-		    errno != ENOMEM)
-			return -1;
-		/* A peer that wants to be rung reads the carrier. This one does not. */
-		if (clock_now() - start > BELL_NS) {
-			stream_break(r, fd);
-			errno = ECONNRESET;
-			return -1;
+		if (n == 1) {
+			stream_count(&r->sent.tcp_bytes, 1);
+			return 0;
 		}
-		real(poll)(&p, 1, 10);
+		if (errno != EAGAIN && errno != EINTR && errno != ENOBUFS && errno != ENOMEM)
+			return -1;
 	}
-	stream_count(&r->sent.tcp_bytes, 1);
-	return 0;
+	stream_break(r, fd);
+	errno = ECONNRESET;
+	return -1;
 }
 
 /* Something was published: whoever looks, naps or waits for its bell must know. */
@@ -128,8 +133,8 @@ static void tell(struct rec *r)
 	/* Once per sleep of the process, not per lane. */
 	if (r->tx.belled && !atomic_exchange(r->tx_rung, 1) && !bell_ring(arena_bell(r->arena))) {
 		atomic_store(r->tx_rung, 0);
-		r->tx.can_ring =
-			false; /* the next one goes by the carrier, and wakes it for both */
+		/* The next one goes by the carrier, and wakes it for both. */
+		LANE_STORE(r->tx.can_ring, false);
 	}
 }
 
@@ -138,7 +143,7 @@ static bool find_bell(struct rec *r, uint64_t word)
 {
 	if (r->tx.can_ring || !(word & LANE_BELLED) || meet_bell(r) < 0)
 		return false;
-	r->tx.can_ring = true;
+	LANE_STORE(r->tx.can_ring, true);
 	return true;
 }
 
@@ -158,11 +163,12 @@ static ssize_t put_ring(struct rec *r, int fd, struct lane_iov *from, size_t n, 
 		stream_skip(&at, 1);
 	}
 	copied = lane_tx_copy(&r->tx, &at, n - bell);
+	order_stamp(r->tx.dir);
 	if (!lane_tx_publish(&r->tx, word, copied, bell))
 		return 0;
 	*from = at;
 	atomic_store_explicit(&r->tx_told, 0, memory_order_relaxed);
-	r->full_since = 0;
+	LANE_STORE(r->full_since, 0);
 	stream_count(&r->sent.lane_bytes, copied);
 	if (bell && ring_bell(r, fd, octet, flags) != 0)
 		return -1;
@@ -172,76 +178,76 @@ static ssize_t put_ring(struct rec *r, int fd, struct lane_iov *from, size_t n, 
 	return (ssize_t)(copied + bell);
 }
 
-/* Octets that were accepted long ago, over the carrier: all of them, however long it takes. */
-static bool put_back(struct rec *r, int fd, struct iovec *piece)
+/* What the receiver left in the ring, over the carrier: all of it at once, or not now. */
+static enum stream_left give_back(struct rec *r, int fd)
 {
-	struct lane_iov from = { .iov = piece, .count = 1 };
-	struct pollfd p = { .fd = fd, .events = POLLOUT };
-
-	while (from.count > 0) {
-		if (put_carrier(r, fd, &from, piece->iov_len - from.skip,
-				MSG_NOSIGNAL | MSG_DONTWAIT) > 0)
-			continue;
-		if (errno != EAGAIN && errno != EINTR && errno != ENOBUFS && errno != ENOMEM)
-			return false;
-		real(poll)(&p, 1, 10);
-	}
-	return true;
-}
-
-/* The receiver puts octets of ours onto the carrier; it will not be long, or it was killed over it. */
-static bool outwait_taking(struct rec *r)
-{
-	uint64_t end = clock_now() + NSEC_PER_SEC;
-
-	while (atomic_load(&r->tx.dir->word) & LANE_TAKING) {
-		if (clock_now() > end)
-			return false;
-		sched_yield();
-	}
-	return true;
-}
-
-/* What the receiver left in the ring, over the carrier. False: broken. */
-static bool give_back(struct rec *r, int fd)
-{
+	struct carrier_room was;
 	struct iovec piece[2];
-	int n = lane_tx_recall(&r->tx, piece);
+	bool ok = true;
+	int n;
 
-	for (int i = 0; i < n; i++)
-		if (!put_back(r, fd, &piece[i]))
-			break; /* the connection has ended; the kernel will tell */
+	if (!carrier_widen(fd, lane_tx_unread(&r->tx) & (2 * LANE_RING - 1), &was))
+		return STREAM_LATER;
+	n = lane_tx_recall(&r->tx, piece);
+	for (int i = 0; i < n && ok; i++) {
+		struct lane_iov from = { .iov = &piece[i], .count = 1 };
+
+		while (ok && from.count > 0)
+			ok = put_carrier(r, fd, &from, piece[i].iov_len - from.skip, MSG_NOSIGNAL) >
+			     0;
+	}
+	carrier_narrow(fd, &was);
 	/* Not in order: the receiver must read it from the ring. */
 	if (n == -2)
 		atomic_fetch_and(&r->tx.dir->word, ~LANE_RECALL);
-	return n != -1;
+	/* A connection that has ended says so by itself. */
+	if (n == -1 || (!ok && errno != EPIPE && errno != ECONNRESET))
+		return STREAM_BROKEN;
+	return STREAM_LEFT;
 }
 
-bool stream_leave(struct rec *r, int fd)
+static bool is_taken(void *arg)
 {
+	struct rec *r = arg;
+
+	return !(atomic_load_explicit(&r->tx.dir->word, memory_order_acquire) & LANE_TAKING);
+}
+
+bool stream_is_held(struct rec *r)
+{
+	uint64_t now = clock_now();
+
+	if (LANE_LOAD(r->held_since) == 0)
+		LANE_STORE(r->held_since, now);
+	return now - LANE_LOAD(r->held_since) < TAKING_NS;
+}
+
+enum stream_left stream_leave(struct rec *r, int fd)
+{
+	enum stream_left left = STREAM_LEFT;
 	size_t room;
 
 	for (int tries = 0; tries < STREAM_TRIES && lane_tx_in_ring(&r->tx); tries++) {
 		uint64_t word = atomic_load(&r->tx.dir->word);
 
-		if (word & LANE_TAKING) {
-			if (!outwait_taking(r))
-				return false;
-		} else if (word & LANE_TAKEN) {
+		if (word & LANE_TAKING)
+			return stream_is_held(r) ? STREAM_LATER : STREAM_BROKEN;
+		LANE_STORE(r->held_since, 0);
+		if (word & LANE_TAKEN)
 			lane_tx_look(&r->tx, 1, &word, &room); /* takes note */
-		} else if (word & LANE_RECALL) {
-			if (!give_back(r, fd))
-				return false;
-		} else if ((word & LANE_PLACE) !=
-			   (r->tx.tail | (uint64_t)r->tx.turns << LANE_TURN_SHIFT)) {
-			return false;
-		} else {
+		else if (word & LANE_RECALL)
+			left = give_back(r, fd);
+		else if ((word & LANE_PLACE) !=
+			 (r->tx.tail | (uint64_t)r->tx.turns << LANE_TURN_SHIFT))
+			return STREAM_BROKEN;
+		else
 			lane_tx_leave(&r->tx, word);
-		}
+		if (left != STREAM_LEFT)
+			return left;
 	}
 	if (lane_tx_rouse(&r->tx))
 		nap_end(r->tx.dir);
-	return !lane_tx_in_ring(&r->tx);
+	return lane_tx_in_ring(&r->tx) ? STREAM_BROKEN : STREAM_LEFT;
 }
 
 static bool may_turn(void *arg)
@@ -257,31 +263,11 @@ static bool may_turn(void *arg)
  * That will not last unless another program got its processor: worth a wait, or the stream would stay on the carrier,
  * which takes megabytes meanwhile.
  */
-static bool outwait_receiver(struct rec *r, uint64_t word, bool block)
+static bool turn_is_near(const struct rec *r, uint64_t word)
 {
-	const struct timespec nap = { .tv_nsec = TURN_NAP };
-	uint32_t peer = atomic_load_explicit(&r->tx.dir->rx_cpu, memory_order_relaxed);
-	uint32_t budget = min_u32(STREAM_ROOM_NS, settings.spin_ns);
-	bool absent = !(word & LANE_ATTACHED);
-	uint64_t start = clock_now();
-
-	if (absent ? r->tx_before > 0 || r->absent >= TURN_WAIT : !(word & LANE_INSIDE))
-		return false;
-	if (wait_ladder(may_turn, r, peer, &budget, budget))
-		return true;
-	do
-		real(syscall)(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &nap, NULL);
-	while (!may_turn(r) && clock_now() - start < (block ? TURN_WAIT : TURN_LESS));
-	if (absent)
-		r->absent += (uint32_t)min_u64(clock_now() - start, TURN_WAIT);
-	return may_turn(r);
-}
-
-static bool carrier_has_room(int fd)
-{
-	struct pollfd p = { .fd = fd, .events = POLLOUT };
-
-	return real(poll)(&p, 1, 0) > 0;
+	if (!(word & LANE_ATTACHED))
+		return r->tx_before == 0 && r->absent < TURN_WAIT;
+	return word & LANE_INSIDE;
 }
 
 /* Nothing of ours may go into the ring; at first because the peer's HelloAck was not looked at yet. */
@@ -294,16 +280,16 @@ static bool no_ring(struct rec *r, int fd, uint64_t word)
 	return !stream_is_answered(r, fd) || sock_flag(r, STREAM_NO_RING);
 }
 
-/* Into the ring, with a bell if the receiver sleeps. 0: look again; -2: the carrier must do it. */
+/* Into the ring, with a bell if the receiver sleeps. 0: look again. */
 static ssize_t put_lane(struct rec *r, int fd, struct lane_iov *from, size_t n, uint64_t word,
 			bool bell, int flags)
 {
 	if (no_ring(r, fd, word))
-		return -2;
+		return PUT_LEAVE;
 	/* The carrier may be full: then the kernel must say so, before anything is promised. If all that
 	 * went there has been taken it is not. */
 	if (bell && !lane_tx_carrier_is_empty(&r->tx) && !carrier_has_room(fd))
-		return -2;
+		return PUT_LEAVE;
 	return put_ring(r, fd, from, n, word, bell, flags);
 }
 
@@ -316,11 +302,26 @@ static bool is_barred(struct rec *r, int fd, uint64_t word)
 				      : sock_flag(r, STREAM_NO_RING & ~REC_UNANSWERED);
 }
 
-/* One step; 0: the ring is full. */
-static ssize_t put(struct rec *r, int fd, struct lane_iov *from, size_t want, int flags)
+static ssize_t broken(struct rec *r, int fd)
 {
-	bool block = !(flags & MSG_DONTWAIT) && !sock_flag(r, REC_NONBLOCK);
+	stream_break(r, fd);
+	errno = ECONNRESET;
+	return -1;
+}
 
+/* Off the ring, and then by the carrier. */
+static ssize_t put_left(struct rec *r, int fd, struct lane_iov *from, size_t want, int flags)
+{
+	switch (stream_leave(r, fd)) {
+	case STREAM_LEFT: return put_carrier(r, fd, from, want, flags);
+	case STREAM_LATER: return PUT_HELD;
+	default: return broken(r, fd);
+	}
+}
+
+/* One step, or a reason. `turn`: wait for the ring rather than take the carrier. */
+static ssize_t put(struct rec *r, int fd, struct lane_iov *from, size_t want, int flags, bool turn)
+{
 	for (int tries = 0; tries < STREAM_TRIES; tries++) {
 		uint64_t word;
 		size_t step = min_size(want, LANE_STEP);
@@ -329,11 +330,14 @@ static ssize_t put(struct rec *r, int fd, struct lane_iov *from, size_t want, in
 
 		switch (lane_tx_look(&r->tx, step, &word, &room)) {
 		case LANE_CARRIER:
-			if (tries < TURN_TRIES && !is_barred(r, fd, word) &&
-			    outwait_receiver(r, word, block))
-				break;
+			if (!is_barred(r, fd, word) && turn_is_near(r, word)) {
+				if (wait_spin(may_turn, r, stream_reader_cpu(r), STREAM_ROOM_NS))
+					break;
+				if (turn)
+					return PUT_TURN;
+			}
 			return put_carrier(r, fd, from, want, flags);
-		case LANE_LEAVE: n = -2; break;
+		case LANE_LEAVE: n = PUT_LEAVE; break;
 		case LANE_RING_OK:
 			/* The first ones soon: the receiver may look at the carrier again any moment. */
 			if (!lane_tx_in_ring(&r->tx))
@@ -347,77 +351,247 @@ static ssize_t put(struct rec *r, int fd, struct lane_iov *from, size_t want, in
 			break;
 		case LANE_FULL:
 			if (!sock_flag(r, STREAM_NO_RING))
-				return 0;
-			n = -2;
+				return PUT_FULL;
+			n = PUT_LEAVE;
 			break;
 		case LANE_HELD:
-			if (!outwait_taking(r))
-				goto broken;
-			break;
-		case LANE_BROKEN: goto broken;
+			if (wait_spin(is_taken, r, stream_reader_cpu(r), STREAM_ROOM_NS))
+				break;
+			return stream_is_held(r) ? PUT_HELD : broken(r, fd);
+		case LANE_BROKEN: return broken(r, fd);
 		}
-		if (n == -2 && !stream_leave(r, fd))
-			goto broken;
-		if (n == -2)
-			return put_carrier(r, fd, from, want, flags);
+		if (n == PUT_LEAVE)
+			return put_left(r, fd, from, want, flags);
 		if (n != 0)
 			return n;
 	}
-broken:
-	stream_break(r, fd);
-	errno = ECONNRESET;
+	return broken(r, fd);
+}
+
+/* --- a call */
+
+struct sender {
+	struct rec *r;
+	int fd; /* the program's number */
+	int flags;
+	bool block;
+	bool kept;
+	bool leave; /* waited long enough for room in the ring */
+	bool young; /* a lane may come while it is sent */
+	bool again; /* nothing was sent, and it is not ours to send */
+	size_t done;
+	struct stream_limit limit;
+	uint64_t turned; /* since when the ring is waited for; 0: not; UINT64_MAX: long enough */
+};
+
+static void let_go(struct sender *s)
+{
+	if (s->kept)
+		sock_release(s->r);
+}
+
+/* A full ring, for a call that must not block. 0: look again. */
+static ssize_t refuse(struct sender *s)
+{
+	struct rec *r = s->r;
+
+	if (wait_spin(stream_has_room, r, stream_reader_cpu(r), STREAM_ROOM_NS))
+		return 0;
+	/* Told that it is writable, by the kernel: then it is. Otherwise waiting in poll() comes first; not for ever,
+	 * as the program may wait where we cannot see it. */
+	if (s->done > 0 ||
+	    (!atomic_load_explicit(&r->tx_told, memory_order_relaxed) && stream_wants_room(r))) {
+		stream_note_refusal(r);
+		return PUT_FULL;
+	}
+	s->leave = true;
+	return 0;
+}
+
+/* As much as can go now. With the lock. Why it ended, or 0: all of it, or a share. */
+static ssize_t fill(struct sender *s, int fd, struct lane_iov *from, size_t want)
+{
+	struct rec *r = s->r;
+	size_t before = s->done;
+
+	while (s->done < want && s->done - before < LOCK_SHARE) {
+		ssize_t n;
+
+		if (s->leave) {
+			s->leave = false;
+			n = put_left(r, fd, from, want - s->done, s->flags);
+		} else {
+			n = put(r, fd, from, want - s->done, s->flags,
+				s->block && s->turned != UINT64_MAX);
+		}
+		if (n == PUT_FULL && !s->block)
+			n = refuse(s);
+		if (n > 0)
+			s->done += (size_t)n;
+		else if (n < 0)
+			return n;
+	}
+	return 0;
+}
+
+/* A moment for a receiver that lets us into the ring, or takes octets back. */
+static void nap_for_receiver(struct sender *s, bool turn)
+{
+	const struct timespec nap = { .tv_nsec = TURN_NAP };
+	uint64_t now = clock_now();
+
+	if (turn && s->turned == 0)
+		s->turned = now;
+	real(syscall)(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &nap, NULL);
+	if (turn && !(atomic_load(&s->r->tx.dir->word) & LANE_ATTACHED))
+		s->r->absent += (uint32_t)(clock_now() - now);
+	if (turn && now - s->turned > TURN_WAIT)
+		s->turned = UINT64_MAX;
+}
+
+/* Sleep until there is something to go on with. Without the lock. 0, or -1 and errno as send() would say it. */
+static int sleep_for(struct sender *s, ssize_t reason, int fd)
+{
+	REC_LOCK_NONE();
+	switch (reason) {
+	case PUT_FULL: return stream_outwait_full(s->r, fd, &s->limit, &s->leave);
+	case PUT_CARRIER: return stream_outwait_carrier(fd, &s->limit);
+	case PUT_HELD:
+	case PUT_TURN:
+		nap_for_receiver(s, reason == PUT_TURN);
+		pthread_testcancel();
+		return 0;
+	default: return -1;
+	}
+}
+
+/* The lock is given back, and the call is over, or goes on: true. */
+static bool goes_on(struct sender *s, ssize_t reason, int fd, bool done)
+{
+	bool sleeps = reason < -1 && s->block;
+
+	if (sleeps && !s->kept) {
+		sock_keep_locked(s->r);
+		s->kept = true;
+	}
+	if (reason == 0 && !done)
+		rec_lock_pass(&s->r->tx_lock);
+	else
+		rec_lock_give(&s->r->tx_lock);
+	if (reason == 0)
+		return true;
+	if (reason < -1 && !s->block) {
+		if (reason == PUT_HELD)
+			stream_note_refusal(s->r);
+		errno = EAGAIN;
+	}
+	return sleeps && sleep_for(s, reason, fd) == 0;
+}
+
+/* Without a lane: one step by TCP. None has come yet; or it is gone, and perhaps the program's number too. */
+static ssize_t step(struct sender *s, int fd, struct lane_iov *from, size_t want)
+{
+	struct iovec part[STREAM_IOV];
+	struct msghdr msg = { .msg_iov = part };
+	ssize_t n;
+
+	msg.msg_iovlen = stream_cut(from, min_size(want - s->done, OVERFLOW), part);
+	n = real(sendmsg)(fd, &msg, s->flags | MSG_DONTWAIT);
+	if (n < 0)
+		return errno == EAGAIN ? PUT_CARRIER : -1;
+	s->done += (size_t)n;
+	stream_skip(from, (size_t)n);
+	if (sock_flag(s->r, REC_ELIGIBLE))
+		atomic_fetch_add_explicit(&s->r->sent.tcp_bytes, (uint64_t)n, memory_order_relaxed);
+	return 0;
+}
+
+/* First thing with the lock. */
+static void look_around(struct rec *r, int fd)
+{
+	stream_note_cpu(&r->tx.dir->tx_cpu);
+	stream_look_for_end(r, fd);
+	/* A relative may have found the bell, and this process not. */
+	if (r->tx.can_ring && arena_bell(r->arena) < 0)
+		LANE_STORE(r->tx.can_ring, false);
+}
+
+/* What can go now, with the lock, by whatever way there is. STREAM_AGAIN: the caller's, as a whole. */
+static ssize_t advance(struct sender *s, int fd, struct lane_iov *from, size_t want)
+{
+	struct rec *r = s->r;
+
+	if (sock_has_lane(r)) {
+		look_around(r, fd);
+		return fill(s, fd, from, want);
+	}
+	if (s->done == 0 && fd == s->fd && (!s->young || atomic_load(&r->state) == REC_PLAIN)) {
+		s->again = true;
+		return -1;
+	}
+	return step(s, fd, from, want);
+}
+
+/* The lock, and the number to use; -1: the call is over. */
+static int begin(struct sender *s)
+{
+	int fd = sock_lock(s->r, &s->r->tx_lock, s->fd, s->kept);
+
+	if (fd >= 0)
+		return fd;
+	s->again = fd == SOCK_GONE && !s->kept && s->done == 0;
+	/* A signal handler while this very thread sends: never between two parts of that. */
+	errno = fd == SOCK_OWN ? EAGAIN : EBADF;
 	return -1;
 }
 
-static ssize_t send_all(struct rec *r, int fd, struct lane_iov from, size_t want, int flags)
+static ssize_t send_all(struct sender *s, struct lane_iov from, size_t want)
 {
-	bool block = !(flags & MSG_DONTWAIT) && !sock_flag(r, REC_NONBLOCK);
-	size_t done = 0;
-	ssize_t n = 0;
+	struct rec *r = s->r;
 
-	while (done < want) {
-		n = put(r, fd, &from, want - done, flags);
-		if (n > 0)
-			done += (size_t)n;
-		else if (n < 0 || (!block && done > 0))
+	while (s->done < want) {
+		size_t before = s->done;
+		ssize_t reason;
+		int fd;
+
+		if (s->young && !sock_has_lane(r))
+			stream_grow(r, s->fd, min_size(want - s->done, OVERFLOW));
+		fd = begin(s);
+		if (fd < 0)
 			break;
-		else if ((n = stream_overflow(r, fd, block)) != 0)
+		reason = advance(s, fd, &from, want);
+		if (s->done == want)
+			stream_count(&r->sent.calls, 1);
+		if (!goes_on(s, reason, fd, s->done == want))
 			break;
+		if (s->young && s->done > before && s->block)
+			stream_pace(r, s->fd, s->done - before);
 	}
-	if (n == 0 && done < want)
-		stream_note_refusal(r);
-	stream_count(&r->sent.calls, 1);
-	return done > 0 ? (ssize_t)done : n;
+	if (s->again)
+		return STREAM_AGAIN;
+	return s->done > 0 ? (ssize_t)s->done : -1;
+}
+
+static ssize_t send_as(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags,
+		       bool young)
+{
+	struct lane_iov from = { .iov = iov, .count = count };
+	size_t want = stream_size(iov, count);
+	struct sender s __attribute__((
+		cleanup(let_go))) = { .r = r, .fd = fd, .flags = flags, .young = young };
+
+	s.block = !(flags & MSG_DONTWAIT) && !sock_flag(r, REC_NONBLOCK);
+	return want == 0 ? real(send)(fd, NULL, 0, flags) : send_all(&s, from, want);
 }
 
 ssize_t stream_send(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags)
 {
-	struct lane_iov from = { .iov = iov, .count = count };
-	size_t want = stream_size(iov, count);
-	ssize_t n;
+	return send_as(r, fd, iov, count, flags, false);
+}
 
-	if (!rec_lock_take(&r->tx_lock)) {
-		/* A signal handler while this very thread sends. In the kernel: its turn comes there. */
-		if (!atomic_load(&r->tx_kernel) || (flags & MSG_DONTWAIT) ||
-		    sock_flag(r, REC_NONBLOCK)) {
-			errno = EAGAIN; /* never between two parts of what is being sent */
-			return -1;
-		}
-		return put_carrier(r, fd, &from, want, flags);
-	}
-	if (!sock_has_lane(r)) {
-		n = STREAM_AGAIN;
-	} else if (want == 0) {
-		n = real(send)(fd, NULL, 0, flags);
-	} else {
-		stream_note_cpu(&r->tx.dir->tx_cpu);
-		stream_look_for_end(r, fd);
-		/* A relative may have found the bell, and this process not. */
-		r->tx.can_ring = r->tx.can_ring && arena_bell(r->arena) >= 0;
-		n = send_all(r, fd, from, want, flags);
-	}
-	rec_lock_give(&r->tx_lock);
-	return n;
+ssize_t stream_send_young(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags)
+{
+	return send_as(r, fd, iov, count, flags, true);
 }
 
 size_t stream_unsent(struct rec *r)
@@ -430,4 +604,9 @@ size_t stream_unsent(struct rec *r)
 uint32_t stream_peer_cpu(const struct rec *r)
 {
 	return atomic_load_explicit(&r->rx.dir->tx_cpu, memory_order_relaxed);
+}
+
+uint32_t stream_reader_cpu(const struct rec *r)
+{
+	return atomic_load_explicit(&r->tx.dir->rx_cpu, memory_order_relaxed);
 }

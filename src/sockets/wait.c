@@ -51,8 +51,19 @@ uint32_t wait_cpu(void)
 	return (uint32_t)sched_getcpu();
 }
 
+/* The caller's lock is not held meanwhile. */
+static void yield_without(struct rec_lock *l)
+{
+	if (l)
+		rec_lock_give(l);
+	REC_LOCK_NONE();
+	sched_yield();
+	if (l)
+		rec_lock_take(l);
+}
+
 /* A yield that took long gave a whole slice to a third party: not again for a while. */
-static bool yield_some(bool (*ready)(void *arg), void *arg)
+static bool yield_some(bool (*ready)(void *arg), void *arg, struct rec_lock *l)
 {
 	for (uint32_t i = 0; i < settings.yields; i++) {
 		uint64_t before = clock_now();
@@ -61,7 +72,7 @@ static bool yield_some(bool (*ready)(void *arg), void *arg)
 
 		if (before < atomic_load_explicit(&ban_until, memory_order_relaxed))
 			return false;
-		sched_yield();
+		yield_without(l);
 		took = clock_now() - before;
 		found = ready(arg);
 		/* Also if something was found: it would have been found sooner by sleeping. */
@@ -87,35 +98,73 @@ static bool yield_some(bool (*ready)(void *arg), void *arg)
 	return false;
 }
 
-bool wait_ladder(bool (*ready)(void *arg), void *arg, uint32_t peer_cpu, uint32_t *budget,
-		 uint32_t most)
+bool wait_spin(bool (*ready)(void *arg), void *arg, uint32_t peer_cpu, uint32_t ns)
 {
 	uint64_t end;
 
 	if (ready(arg))
 		return true;
-	if (processors() == 1 || peer_cpu == wait_cpu())
-		return yield_some(ready, arg);
-	if (*budget < SPIN_LEAST || most == 0)
+	ns = min_u32(ns, settings.spin_ns);
+	if (ns == 0 || processors() == 1 || peer_cpu == wait_cpu())
 		return false;
-	end = clock_now() + min_u32(*budget, most);
+	end = clock_now() + ns;
+	do {
+		for (int i = 0; i < 16; i++) {
+			__builtin_ia32_pause();
+			if (ready(arg))
+				return true;
+		}
+	} while (clock_now() < end);
+	return false;
+}
+
+/* Budgets are a socket's, or a set's: several threads may wait with one. */
+static uint32_t get(const uint32_t *budget)
+{
+	return __atomic_load_n(budget, __ATOMIC_RELAXED);
+}
+
+static void set(uint32_t *budget, uint32_t ns)
+{
+	__atomic_store_n(budget, ns, __ATOMIC_RELAXED);
+}
+
+bool wait_ladder_locked(bool (*ready)(void *arg), void *arg, uint32_t peer_cpu, uint32_t *budget,
+			uint32_t most, struct rec_lock *l)
+{
+	uint32_t ns = get(budget);
+	uint64_t end;
+
+	if (ready(arg))
+		return true;
+	if (processors() == 1 || peer_cpu == wait_cpu())
+		return yield_some(ready, arg, l);
+	if (ns < SPIN_LEAST || most == 0)
+		return false;
+	end = clock_now() + min_u32(ns, most);
 	do {
 		for (int i = 0; i < 16; i++) {
 			__builtin_ia32_pause();
 			if (ready(arg)) {
-				*budget = min_u32(most, *budget * 2);
+				set(budget, min_u32(most, ns * 2));
 				return true;
 			}
 		}
 	} while (clock_now() < end);
-	*budget /= 2;
+	set(budget, ns / 2);
 	return false;
+}
+
+bool wait_ladder(bool (*ready)(void *arg), void *arg, uint32_t peer_cpu, uint32_t *budget,
+		 uint32_t most)
+{
+	return wait_ladder_locked(ready, arg, peer_cpu, budget, most, NULL);
 }
 
 void wait_slept(uint32_t *budget, uint64_t ns)
 {
 	if (ns < settings.spin_ns)
-		*budget = settings.spin_ns;
-	else if (*budget < SPIN_LEAST && (ns & (SPIN_AGAIN - 1)) == 0)
-		*budget = settings.spin_ns / 4;
+		set(budget, settings.spin_ns);
+	else if (get(budget) < SPIN_LEAST && (ns & (SPIN_AGAIN - 1)) == 0)
+		set(budget, settings.spin_ns / 4);
 }

@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "sockets/rec_lock.h"
+
 /* One processor's number, cheaply. */
 uint32_t wait_cpu(void);
 /*
@@ -17,6 +19,11 @@ uint32_t wait_cpu(void);
  */
 bool wait_ladder(bool (*ready)(void *arg), void *arg, uint32_t peer_cpu, uint32_t *budget,
 		 uint32_t most);
+/* The same for who has a lock: it is held while ready() looks, and not when the processor is given away. */
+bool wait_ladder_locked(bool (*ready)(void *arg), void *arg, uint32_t peer_cpu, uint32_t *budget,
+			uint32_t most, struct rec_lock *l);
+/* Only spin, if that makes sense; for who must not give the processor away. */
+bool wait_spin(bool (*ready)(void *arg), void *arg, uint32_t peer_cpu, uint32_t ns);
 /* A sleep took `ns`: if that was short, spinning will pay next time. */
 void wait_slept(uint32_t *budget, uint64_t ns);
 

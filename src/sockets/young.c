@@ -18,6 +18,7 @@
 #include "sockets/epoll.h"
 #include "sockets/meet.h"
 #include "sockets/ops_lane.h"
+#include "sockets/order.h"
 #include "sockets/process.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
@@ -76,6 +77,7 @@ static void set_up(struct rec *r, int fd, uint64_t sent, uint64_t received)
 	struct arena_shared *m = arena_memory(r->arena);
 	struct lane_shared *l = &m->lane[r->lane];
 
+	atomic_store(&order_matters, true);
 	r->lane_pid = getpid();
 	atomic_store(&l->pid[r->side], r->lane_pid);
 	atomic_store(&l->fd[r->side], fd);
@@ -92,7 +94,6 @@ static void set_up(struct rec *r, int fd, uint64_t sent, uint64_t received)
 	r->bell_pid = bell_own() >= 0 ? getpid() : 0;
 	r->bell_asked = 0;
 	r->nap = 0;
-	r->tx_kernel = 0;
 	r->tx_before = BYTES_ENOUGH;
 	r->absent = 0;
 	r->looked_at = 0;
@@ -121,39 +122,38 @@ static void prepare_carrier(struct rec *r, int fd)
 	}
 }
 
-/* The lane is agreed on; begin with it, unless some call is in the kernel with unknown outcome. */
-static void attach(struct rec *r, int fd)
+/* The lane is agreed on; begin with it, unless some call is in the kernel with unknown outcome, here or in a relative.
+ * With the lock of sending. */
+static bool attach(struct rec *r, int fd)
 {
 	uint64_t sent, received;
 	bool ok = false, ended = sock_flag(r, REC_SHUT_WR | REC_SHUT_RD);
 
-	if (!rec_lock_take(&r->tx_lock))
-		return;
-	if (!rec_lock_take(&r->rx_lock)) {
-		rec_lock_give(&r->tx_lock);
-		return;
-	}
-	if (!change(r, REC_AGREED,
-		    REC_LANE)) /* sequentially consistent, like the reading of busy */
+	if (atomic_load(&r->procs) > 1 || !rec_lock_take(&r->rx_lock))
+		return false;
+	/* Said and then looked; counted and then looked, in stream_enter(): one sees the other's. */
+	if (!change(r, REC_AGREED, REC_ATTACH))
 		goto out;
-	if (atomic_load(&r->busy) == 0 && !ended) {
-		ok = kernel_positions(fd, r->role, &sent, &received, &ended);
-		if (ok) {
-			set_up(r, fd, sent, received);
-			prepare_carrier(r, fd);
+	if (!ended && atomic_load(&sock_keeping(r)->calls) == 0 &&
+	    kernel_positions(fd, r->role, &sent, &received, &ended)) {
+		set_up(r, fd, sent, received);
+		prepare_carrier(r, fd);
+		/* Other threads may use the lane from here on. */
+		ok = change(r, REC_ATTACH, REC_LANE);
+		if (ok)
 			lane_rx_attach(&r->rx);
-			atomic_fetch_add(&r->home->lanes, 1);
-		}
+		else
+			stream_restore_options(r, fd);
 	}
+	if (ok)
+		atomic_fetch_add(&r->home->lanes, 1);
 	if (ended)
 		atomic_store_explicit(&r->why, WHY_SHUT, memory_order_relaxed);
 	if (!ok)
-		change(r, REC_LANE, ended ? REC_PLAIN : REC_AGREED);
+		change(r, REC_ATTACH, ended ? REC_PLAIN : REC_AGREED);
 out:
 	rec_lock_give(&r->rx_lock);
-	rec_lock_give(&r->tx_lock);
-	if (ok)
-		epoll_lane_appeared(r);
+	return ok;
 }
 
 /* --- towards a lane */
@@ -194,8 +194,9 @@ static bool give_up(struct rec *r)
 }
 
 /* Some protocol of the switch has the connection, and there is but one that needs us. */
-static void take_lane(struct rec *r, int fd, uint32_t from)
+static bool take_lane(struct rec *r, int fd, uint32_t from)
 {
+	bool ok = false;
 	int unread = 0;
 
 	if (atomic_load_explicit(&paced_in_vain, memory_order_relaxed) > 0)
@@ -204,11 +205,12 @@ static void take_lane(struct rec *r, int fd, uint32_t from)
 	if (real(ioctl)(fd, SIOCINQ, &unread) == 0)
 		atomic_fetch_add(&r->rx_before, (uint64_t)unread);
 	if (change(r, from, REC_AGREED))
-		attach(r, fd);
+		ok = attach(r, fd);
 	/* Not one that has ended meanwhile. */
 	if (atomic_load(&r->state) != REC_PLAIN &&
 	    !(atomic_fetch_or(&r->flags, REC_ELIGIBLE) & REC_ELIGIBLE))
 		atomic_fetch_add(&r->home->eligible, 1);
+	return ok;
 }
 
 static uint64_t next_look(const struct rec *r)
@@ -216,8 +218,8 @@ static uint64_t next_look(const struct rec *r)
 	return r->young_tx + r->young_rx + BYTES_ENOUGH;
 }
 
-/* Ask the switch who carries this connection. */
-static void decide(struct rec *r, int fd)
+/* Ask the switch who carries this connection. With the lock of sending. True: it has a lane now. */
+static bool decide(struct rec *r, int fd)
 {
 	struct ops_route route = { .remote = (const struct sockaddr *)&r->peer,
 				   .length = sizeof(r->peer) };
@@ -229,28 +231,29 @@ static void decide(struct rec *r, int fd)
 		/* Nobody is left who could have said why. */
 		if (give_up(r))
 			atomic_store_explicit(&r->why, WHY_NATIVE, memory_order_relaxed);
-		return;
+		return false;
 	}
 	route.denied = from == REC_YOUNG && rules_deny(r);
 	bound = r->ops.connected ? ops_decide(&r->ops, &route) : ops_connect(&r->ops, &route);
 	if (bound == OPS_NATIVE)
 		give_up(r);
 	else if (bound >= 0)
-		take_lane(r, fd, atomic_load(&r->state));
+		return take_lane(r, fd, atomic_load(&r->state));
 	else if (from == REC_YOUNG && atomic_load(&r->state) == REC_POSTED) {
 		r->checks = 0;
 		r->check_at = next_look(r);
 	}
+	return false;
 }
 
 /* An offer stands. It is looked at at every turn, and after every so many octets. */
-static void decide_posted(struct rec *r, int fd, bool turned)
+static bool decide_posted(struct rec *r, int fd, bool turned)
 {
 	if (!turned && r->young_tx + r->young_rx < r->check_at)
-		return;
+		return false;
 	r->check_at = next_look(r);
 	r->checks += turned ? OPS_LANE_LOOKS / OPS_LANE_TURNS + 1 : 1;
-	decide(r, fd);
+	return decide(r, fd);
 }
 
 static bool is_old_enough(const struct rec *r)
@@ -263,32 +266,43 @@ static bool is_old_enough(const struct rec *r)
 	       r->young_rx >= BYTES_ENOUGH;
 }
 
+/* One thread at a time sees to it, with the lock of sending, so that the number stays what it is. False: not now. */
+static bool begin_growing(struct rec *r, int fd)
+{
+	if (settings.sealed || !rec_lock_try(&r->tx_lock))
+		return false; /* every system call could be the last; or another thread is at it */
+	if (sock_at(fd) == r)
+		return true;
+	rec_lock_give(&r->tx_lock);
+	return false;
+}
+
+static void end_growing(struct rec *r, bool lane)
+{
+	rec_lock_give(&r->tx_lock);
+	if (lane)
+		epoll_lane_appeared(r);
+}
+
 static void grow_up(struct rec *r, int fd, bool turned)
 {
-	static _Thread_local bool inside THREAD_LOCAL_FAST;
 	int saved = errno;
+	bool lane = false;
 	int cancel;
 
 	if (atomic_load_explicit(&r->state, memory_order_relaxed) == REC_YOUNG && !is_old_enough(r))
 		return;
-	if (inside || settings.sealed)
-		return; /* in a signal handler; or every system call could be the last */
-	if (atomic_exchange(&r->growing, 1))
-		return; /* another thread sees to it */
-	inside = true;
+	if (!begin_growing(r, fd))
+		return;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE,
 			       &cancel); /* locks, and letters half written */
 	switch (atomic_load(&r->state)) {
-	case REC_YOUNG:
-		if (sock_identify(r, fd))
-			decide(r, fd);
-		break;
-	case REC_POSTED: decide_posted(r, fd, turned); break;
-	case REC_AGREED: attach(r, fd); break;
+	case REC_YOUNG: lane = sock_identify(r, fd) && decide(r, fd); break;
+	case REC_POSTED: lane = decide_posted(r, fd, turned); break;
+	case REC_AGREED: lane = attach(r, fd); break;
 	}
+	end_growing(r, lane);
 	pthread_setcancelstate(cancel, NULL);
-	inside = false;
-	atomic_store(&r->growing, 0);
 	errno = saved;
 }
 
@@ -307,25 +321,32 @@ static void pause_for_peer(void)
 static bool is_settled(struct rec *r, int fd)
 {
 	size_t unread = 0;
+	bool lane = false, wait;
 
+	if (!begin_growing(r, fd))
+		return true;
 	if (atomic_load(&r->state) == REC_POSTED)
-		decide(r, fd);
-	return atomic_load(&r->state) != REC_POSTED || !meet_peer_unread(r, &unread) ||
-	       unread < PACE_UNREAD;
+		lane = decide(r, fd);
+	wait = atomic_load(&r->state) == REC_POSTED && meet_peer_unread(r, &unread) &&
+	       unread >= PACE_UNREAD;
+	end_growing(r, lane);
+	return !wait;
 }
 
 /*
  * Who sends much at once has filled the kernel's buffers, some megabytes, before the peer has read enough to look for
- * a lane. As long as the peer has enough to read it does not notice that we wait.
+ * a lane. As long as the peer has enough to read it does not notice that we wait. Not for calls that must not.
  */
-static void pace(struct rec *r, int fd)
+void stream_pace(struct rec *r, int fd, size_t sent)
 {
-	uint64_t start = clock_now(), took;
+	uint64_t start, took;
 	int cancel;
 
-	if (r->goal > 0 || r->paced >= PACE_NS || settings.sealed ||
-	    atomic_load_explicit(&paced_in_vain, memory_order_relaxed) > PACE_VAIN ||
-	    atomic_exchange(&r->growing, 1))
+	if (sent < PACE_SENT || atomic_load_explicit(&r->state, memory_order_relaxed) != REC_POSTED)
+		return;
+	start = clock_now();
+	if (r->goal > 0 || r->paced >= PACE_NS || settings.sealed || sock_flag(r, REC_NONBLOCK) ||
+	    atomic_load_explicit(&paced_in_vain, memory_order_relaxed) > PACE_VAIN)
 		return;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	while (!is_settled(r, fd) && r->paced + clock_now() - start < PACE_NS)
@@ -335,7 +356,6 @@ static void pace(struct rec *r, int fd)
 	r->paced += (uint32_t)took;
 	if (atomic_load(&r->state) == REC_POSTED)
 		atomic_fetch_add_explicit(&paced_in_vain, (int64_t)took, memory_order_relaxed);
-	atomic_store(&r->growing, 0);
 }
 
 static bool count_turn(struct rec *r, uint32_t direction)
@@ -347,19 +367,36 @@ static bool count_turn(struct rec *r, uint32_t direction)
 	return turned;
 }
 
-/* Wherever the kernel moves octets that our positions must not miss. */
-static enum stream_kind enter(struct rec *r)
+/* Another thread steps onto the lane. False: this very thread, in which a signal handler came between. */
+static bool outwait_attach(struct rec *r)
 {
-	if (atomic_load(&r->state) == REC_LANE)
-		return STREAM_OURS;
-	atomic_fetch_add(&r->busy, 1);
-	if (atomic_load(&r->state) != REC_LANE)
-		return STREAM_PLAIN;
-	atomic_fetch_sub(&r->busy, 1);
-	return STREAM_OURS;
+	if (!rec_lock_take(&r->tx_lock))
+		return false;
+	rec_lock_give(&r->tx_lock);
+	return true;
 }
 
-enum stream_kind stream_before_send(struct rec *r, int fd, size_t size)
+/* Wherever the kernel moves octets that our positions must not miss. */
+enum stream_kind stream_enter(struct rec *r)
+{
+	for (;;) {
+		uint32_t state = atomic_load(&r->state);
+
+		if (state == REC_LANE)
+			return STREAM_OURS;
+		sock_call_begins(r);
+		state = atomic_load(&r->state);
+		if (state != REC_LANE && state != REC_ATTACH)
+			return STREAM_PLAIN;
+		if (state == REC_ATTACH && !outwait_attach(r)) {
+			change(r, REC_ATTACH, REC_AGREED); /* then not yet */
+			return STREAM_PLAIN;
+		}
+		sock_call_ends(r);
+	}
+}
+
+void stream_grow(struct rec *r, int fd, size_t size)
 {
 	uint32_t state = atomic_load_explicit(&r->state, memory_order_acquire);
 
@@ -373,7 +410,12 @@ enum stream_kind stream_before_send(struct rec *r, int fd, size_t size)
 		r->young_tx += size;
 		grow_up(r, fd, turned);
 	}
-	return enter(r);
+}
+
+enum stream_kind stream_before_send(struct rec *r, int fd, size_t size)
+{
+	stream_grow(r, fd, size);
+	return stream_enter(r);
 }
 
 enum stream_kind stream_before_receive(struct rec *r, int fd)
@@ -384,24 +426,23 @@ enum stream_kind stream_before_receive(struct rec *r, int fd)
 		sock_look_connected(r, fd);
 	else if (state == REC_AGREED)
 		grow_up(r, fd, false);
-	return enter(r);
+	return stream_enter(r);
 }
 
-void stream_after_send(struct rec *r, int fd, ssize_t n)
+void stream_after_send(struct rec *r, int fd, ssize_t n, int flags)
 {
-	atomic_fetch_sub(&r->busy, 1);
+	sock_call_ends(r);
 	if (n > 0 && sock_flag(r, REC_ELIGIBLE))
 		atomic_fetch_add_explicit(&r->sent.tcp_bytes, (uint64_t)n, memory_order_relaxed);
-	if (n >= (ssize_t)PACE_SENT &&
-	    atomic_load_explicit(&r->state, memory_order_relaxed) == REC_POSTED)
-		pace(r, fd);
+	if (n > 0 && !(flags & MSG_DONTWAIT))
+		stream_pace(r, fd, (size_t)n);
 }
 
 void stream_after_receive(struct rec *r, int fd, ssize_t n, int flags)
 {
 	uint32_t state = atomic_load_explicit(&r->state, memory_order_acquire);
 
-	atomic_fetch_sub(&r->busy, 1);
+	sock_call_ends(r);
 	if (n <= 0 || (flags & MSG_PEEK))
 		return;
 	if (sock_flag(r, REC_ELIGIBLE))

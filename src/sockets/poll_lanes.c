@@ -1,0 +1,508 @@
+/* SPDX-License-Identifier: MIT */
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/single_threaded.h>
+
+#include "base/clock.h"
+#include "base/util.h"
+#include "sockets/bell.h"
+#include "sockets/epoll.h"
+#include "sockets/nap.h"
+#include "sockets/order.h"
+#include "sockets/poll_lanes.h"
+#include "sockets/process.h"
+#include "sockets/real.h"
+#include "sockets/sock.h"
+#include "sockets/stream.h"
+#include "sockets/wait.h"
+
+#define IN         (POLLIN | POLLRDNORM)
+#define OUT        (POLLOUT | POLLWRNORM)
+#define LANES_MOST 64 /* that one call keeps an eye on */
+#define YOUNG_MOST 64 /* without further memory */
+#define SLICE_NS   (20 * (int64_t)NSEC_PER_MSEC)
+#define LOOK_NS    100000 /* as for epoll sets */
+#define PASSES     3
+
+struct round {
+	struct pollfd *fds;
+	nfds_t n;
+	const struct poll_call *call;
+	uint64_t start;
+	struct rec *lane[LANES_MOST]; /* kept */
+	nfds_t at[LANES_MOST];
+	size_t lanes;
+	size_t listeners;
+	bool sets;   /* one is an epoll set */
+	bool belled; /* our bell wakes the sleeper */
+	bool many;   /* more lanes than fit */
+};
+
+/* --- what is there */
+
+static int lane_revents(struct rec *r, short events)
+{
+	int ready = 0;
+
+	if ((events & IN) && stream_readable(r))
+		ready |= events & IN;
+	if ((events & OUT) && stream_writable(r))
+		ready |= events & OUT;
+	return ready;
+}
+
+static void find_lanes(struct round *w)
+{
+	for (nfds_t i = 0; i < w->n; i++) {
+		int fd = w->fds[i].fd;
+		struct rec *r = fd >= 0 ? sock_live(fd) : NULL;
+
+		if (fd >= 0 && epoll_of(fd)) {
+			w->sets = true;
+			epoll_passing(fd);
+		}
+		w->listeners += r && sock_flag(r, REC_LISTEN);
+		if (!r || !sock_has_lane(r) || !sock_keep(r, fd))
+			continue;
+		if (w->lanes == LANES_MOST) {
+			/* Too many to keep an eye on: those beyond are the kernel's. */
+			w->many = true;
+			sock_pin(r, fd, WHY_LIMIT);
+			sock_release(r);
+			continue;
+		}
+		w->lane[w->lanes] = r;
+		w->at[w->lanes++] = i;
+	}
+}
+
+static void let_go(struct round *w)
+{
+	for (size_t i = 0; i < w->lanes; i++)
+		sock_release(w->lane[i]);
+	w->lanes = 0;
+}
+
+static bool any_ready(void *arg)
+{
+	struct round *w = arg;
+
+	for (size_t i = 0; i < w->lanes; i++)
+		if (lane_revents(w->lane[i], w->fds[w->at[i]].events))
+			return true;
+	return false;
+}
+
+static void merge_lanes(struct round *w)
+{
+	for (size_t i = 0; i < w->lanes; i++) {
+		struct pollfd *p = &w->fds[w->at[i]];
+
+		if (!sock_has_lane(w->lane[i]))
+			continue;
+		if ((p->revents & OUT) && !(p->revents & (POLLERR | POLLHUP)) &&
+		    stream_wants_room(w->lane[i]))
+			p->revents &= (short)~OUT;
+		p->revents |= (short)lane_revents(w->lane[i], p->events);
+		if (p->revents & OUT)
+			stream_told_writable(w->lane[i]);
+	}
+}
+
+/*
+ * Lane readiness on top of what the kernel said. Returns how many are ready in all. For a full ring the kernel has
+ * room, on the carrier; that is the last resort, when the reader does not read.
+ */
+static int merge(struct round *w)
+{
+	int ready = 0;
+
+	merge_lanes(w);
+	/* One that was looked at too early may have been sent on before those that were found. */
+	if (w->lanes > 1)
+		merge_lanes(w);
+	for (nfds_t i = 0; i < w->n; i++) {
+		/* A set inside has no new lanes; but one that could not step down may still hold octets. */
+		if (w->sets && w->fds[i].fd >= 0 && epoll_of(w->fds[i].fd) &&
+		    (w->fds[i].events & IN) && epoll_lanes_ready(w->fds[i].fd))
+			w->fds[i].revents |= (short)(w->fds[i].events & IN);
+		ready += w->fds[i].revents != 0;
+	}
+	return ready;
+}
+
+/* Is something ready that may have been sent behind what the kernel has? See order.h. */
+static bool order_moved(const struct round *w)
+{
+	bool moved = false;
+
+	for (size_t i = 0; i < w->lanes; i++) {
+		struct rec *r = w->lane[i];
+		uint32_t stamp;
+
+		if (!(w->fds[w->at[i]].revents & IN))
+			continue;
+		stamp = order_of(r->rx.dir);
+		moved = moved || stamp != LANE_LOAD(r->poll_stamp);
+		LANE_STORE(r->poll_stamp, stamp);
+	}
+	return moved;
+}
+
+static int poll_kernel(struct round *w, int64_t ns)
+{
+	struct timespec t = { ns / (int64_t)NSEC_PER_SEC, ns % (int64_t)NSEC_PER_SEC };
+
+	if (ns == 0 && !w->call->masked)
+		return real(poll)(w->fds, w->n, 0);
+	return real(ppoll)(w->fds, w->n, ns < 0 ? NULL : &t,
+			   w->call->masked ? w->call->mask : NULL);
+}
+
+/* Nothing but lanes, and nothing of theirs that only the kernel knows; and listeners. */
+static bool lanes_alone(const struct round *w)
+{
+	if (w->n != w->lanes + w->listeners)
+		return false;
+	for (size_t i = 0; i < w->lanes; i++)
+		if (stream_ask_kernel(w->lane[i]))
+			return false;
+	return true;
+}
+
+/* While lanes keep the caller busy the kernel is asked only every so often, and when something may be in it. */
+static bool lanes_will_do(const struct round *w)
+{
+	static __thread uint64_t looked THREAD_LOCAL_FAST;
+	static __thread uint32_t clock THREAD_LOCAL_FAST;
+	uint64_t now = clock_now();
+
+	if (now - looked < LOOK_NS && clock == order_now() && lanes_alone(w)) {
+		for (nfds_t i = 0; i < w->n; i++)
+			w->fds[i].revents = 0;
+		return true;
+	}
+	looked = now;
+	clock = order_now();
+	return false;
+}
+
+/* Everything that is there now, in an order in which it can have been sent. */
+static int look(struct round *w)
+{
+	bool ask = !lanes_will_do(w);
+	int n = 0;
+
+	for (int pass = 0; pass < PASSES; pass++) {
+		if (ask && poll_kernel(w, 0) < 0)
+			return -1;
+		n = merge(w);
+		if (n == 0 && !ask) {
+			ask = true;
+			continue;
+		}
+		ask = order_moved(w);
+		if (!ask)
+			break;
+	}
+	return n;
+}
+
+/* --- sleeping */
+
+/* Rung before is not rung now: as for a member of a set. */
+static bool arm_for_bell(struct rec *r)
+{
+	atomic_store(r->rx_rung, 0);
+	return stream_arm(r, NULL, true);
+}
+
+static bool arm(struct round *w, bool armed[LANES_MOST], bool *unread)
+{
+	*unread = false;
+	for (size_t i = 0; i < w->lanes; i++) {
+		struct rec *r = w->lane[i];
+		struct pollfd *p = &w->fds[w->at[i]];
+
+		if (!sock_has_lane(r))
+			continue;
+		stream_serve(r, p->fd);
+		*unread = *unread || stream_unsent(r) > 0;
+		if (!(p->events & IN))
+			continue;
+		armed[i] = w->belled ? arm_for_bell(r) : stream_sleep(r);
+		if (!armed[i])
+			return false;
+	}
+	return true;
+}
+
+static void disarm(struct round *w, const bool armed[LANES_MOST])
+{
+	for (size_t i = 0; i < w->lanes; i++) {
+		if (armed[i] && w->belled)
+			stream_disarm(w->lane[i], true);
+		else if (armed[i])
+			stream_wake(w->lane[i]);
+	}
+}
+
+/* The bell can wake this poll(). Not with several threads: one would take the ring that is meant for another. */
+static bool can_hear(const struct round *w)
+{
+	if (!__libc_single_threaded || w->n > LANES_MOST || bell_own() < 0)
+		return false;
+	for (size_t i = 0; i < w->lanes; i++)
+		if (w->lane[i]->bell_pid != process_pid())
+			return false;
+	return true;
+}
+
+static int poll_with_bell(struct round *w, int64_t ns, bool *again)
+{
+	struct pollfd more[LANES_MOST + 1];
+	struct round wide = { .fds = more, .n = w->n + 1, .call = w->call };
+	int n;
+
+	memcpy(more, w->fds, w->n * sizeof(*more));
+	more[w->n] = (struct pollfd) { .fd = bell_own(), .events = POLLIN };
+	n = poll_kernel(&wide, ns);
+	for (nfds_t i = 0; n >= 0 && i < w->n; i++)
+		w->fds[i].revents = more[i].revents;
+	if (n > 0 && more[w->n].revents) {
+		bell_still();
+		*again = true;
+		n--;
+	}
+	return n;
+}
+
+/* Where the peers run. One that needs this processor cannot come while we spin on it. */
+static uint32_t peers_cpu(const struct round *w)
+{
+	uint32_t me = wait_cpu();
+
+	for (size_t i = 0; i < w->lanes && i < 8; i++)
+		if (stream_peer_cpu(w->lane[i]) == me)
+			return me;
+	return stream_peer_cpu(w->lane[0]);
+}
+
+/* Sockets whose lane, if it came up now, would not wake the sleeper: it is kept from coming. */
+struct young {
+	struct rec **rec;
+	size_t n, most;
+	struct rec *few[YOUNG_MOST];
+};
+
+static void young_end(struct young *y)
+{
+	for (size_t i = 0; i < y->n; i++)
+		sock_call_ends(y->rec[i]);
+	if (y->rec != y->few)
+		munmap(y->rec, y->most * sizeof(*y->rec));
+	y->n = 0;
+}
+
+/* False: a lane has come, or could without our knowing. */
+static bool young_begin(struct young *y, const struct round *w)
+{
+	y->rec = y->few;
+	y->most = YOUNG_MOST;
+	if (__libc_single_threaded)
+		return true;
+	if (w->n > YOUNG_MOST) {
+		void *p = mmap(NULL, w->n * sizeof(*y->rec), PROT_READ | PROT_WRITE,
+			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		if (p == MAP_FAILED)
+			return true;
+		y->rec = p;
+		y->most = w->n;
+	}
+	for (nfds_t i = 0; i < w->n; i++) {
+		int fd = w->fds[i].fd;
+		struct rec *r = fd >= 0 ? sock_live(fd) : NULL;
+		bool known = false;
+
+		for (size_t l = 0; r && l < w->lanes; l++)
+			known = known || w->lane[l] == r;
+		if (!r || known || sock_flag(r, REC_LISTEN))
+			continue;
+		if (stream_enter(r) == STREAM_OURS)
+			return false;
+		y->rec[y->n++] = r;
+	}
+	return true;
+}
+
+struct sleeper {
+	struct round *w;
+	bool armed[LANES_MOST];
+	size_t hushed;
+	short events[LANES_MOST];
+	struct young young;
+};
+
+/* For writers that wait for room in the ring: the kernel must not say that there is some on the carrier. */
+static void hush(struct sleeper *s)
+{
+	struct round *w = s->w;
+
+	for (; s->hushed < w->lanes; s->hushed++) {
+		struct pollfd *p = &w->fds[w->at[s->hushed]];
+		struct rec *r = w->lane[s->hushed];
+
+		s->events[s->hushed] = p->events;
+		if (!(p->events & OUT) || !stream_wants_room(r))
+			continue;
+		if (sock_at(p->fd) == r)
+			stream_look_for_end(r, p->fd);
+		p->events &= (short)~OUT;
+	}
+}
+
+/* Also when a cancellation unwinds through the sleep. */
+static void wake_up(struct sleeper *s)
+{
+	for (size_t i = 0; i < s->hushed; i++)
+		s->w->fds[s->w->at[i]].events = s->events[i];
+	disarm(s->w, s->armed);
+	young_end(&s->young);
+}
+
+static int64_t time_left(const struct round *w)
+{
+	int64_t left;
+
+	if (w->call->timeout < 0)
+		return -1;
+	left = w->call->timeout - (int64_t)(clock_now() - w->start);
+	return left > 0 ? left : 0;
+}
+
+/* Sleep in the kernel; not for long if a writer waits for room in `full`. 0 and *again: look once more. */
+static int poll_sleep(struct round *w, const struct rec *full, bool *again)
+{
+	struct sleeper s __attribute__((cleanup(wake_up))) = { .w = w };
+	uint64_t before = clock_now();
+	int64_t left = time_left(w);
+	int64_t slice = full ? stream_glance(full) : SLICE_NS;
+	bool unread = false;
+	int n;
+
+	*again = true;
+	w->belled = w->lanes > 0 && can_hear(w);
+	if (!young_begin(&s.young, w) || !arm(w, s.armed, &unread))
+		return 0;
+	stream_trim_all();
+	if ((unread || full) && (left < 0 || left > slice))
+		left = slice;
+	else
+		*again = false;
+	if (full)
+		hush(&s);
+	REC_LOCK_NONE();
+	n = w->belled ? poll_with_bell(w, left, again) : poll_kernel(w, left);
+	if (w->lanes > 0) {
+		wait_slept(&w->lane[0]->spin, clock_now() - before);
+		nap_slept(&w->lane[0]->nap, clock_now() - before);
+	}
+	return n;
+}
+
+/* A writer whose reader may make room any moment. */
+static struct rec *find_full(struct round *w)
+{
+	for (size_t i = 0; i < w->lanes; i++)
+		if ((w->fds[w->at[i]].events & OUT) && stream_wants_room(w->lane[i]))
+			return w->lane[i];
+	return NULL;
+}
+
+/* Only lanes, and only their octets, are waited for: a nap will do. */
+static bool can_nap(struct round *w)
+{
+	if (w->n != w->lanes || w->lanes == 0 || w->lanes > NAP_LANES || w->call->mask ||
+	    !nap_hears(w->lanes))
+		return false;
+	for (size_t i = 0; i < w->lanes; i++)
+		if ((w->fds[i].events & (IN | OUT)) == 0 ||
+		    (w->fds[i].events & ~(IN | POLLRDBAND)) || !sock_has_lane(w->lane[i]) ||
+		    !lane_rx_in_ring(&w->lane[i]->rx))
+			return false;
+	return nap_pays(&w->lane[0]->nap);
+}
+
+/* 0 and *again: look once more. */
+static int poll_nap(struct round *w, bool *again)
+{
+	int64_t left = time_left(w);
+	int n;
+
+	for (size_t i = 0; i < w->lanes; i++)
+		stream_serve(w->lane[i], w->fds[i].fd);
+	REC_LOCK_NONE();
+	n = nap_on(w->lane, w->lanes, left < 0 || left > NAP_NS ? NAP_NS : left);
+	nap_noted(&w->lane[0]->nap, n != 0);
+	*again = n >= 0;
+	return n < 0 ? n : 0;
+}
+
+static int wait_once(struct round *w, bool *again)
+{
+	struct rec *full = find_full(w);
+	int n;
+
+	*again = true;
+	if (full && !w->call->masked && stream_may_nap(full))
+		n = stream_await_room(full, time_left(w));
+	else if (!full && can_nap(w))
+		n = poll_nap(w, again);
+	else
+		n = poll_sleep(w, full, again);
+	return n < 0 ? n : merge(w);
+}
+
+/* One round with the lanes there are now. *again: they, or others, must be looked at once more. */
+static int poll_round(struct pollfd *fds, nfds_t count, const struct poll_call *c, uint64_t start,
+		      bool *again)
+{
+	struct round w __attribute__((
+		cleanup(let_go))) = { .fds = fds, .n = count, .call = c, .start = start };
+	int n;
+
+	*again = false;
+	find_lanes(&w);
+	if (w.lanes > 0 && c->timeout != 0)
+		wait_ladder(any_ready, &w, peers_cpu(&w), &w.lane[0]->spin, settings.spin_ns);
+	n = look(&w);
+	if (n != 0 || time_left(&w) == 0)
+		return n;
+	return wait_once(&w, again);
+}
+
+int poll_any(struct pollfd *fds, nfds_t n, const struct poll_call *c)
+{
+	uint64_t start = clock_now();
+	bool again = true;
+	int result = 0;
+
+	while (result == 0 && again)
+		result = poll_round(fds, n, c, start, &again);
+	return result;
+}
+
+bool poll_concerns_us(const struct pollfd *fds, nfds_t n)
+{
+	for (nfds_t i = 0; i < n; i++) {
+		struct rec *r = fds[i].fd >= 0 ? sock_live(fds[i].fd) : NULL;
+
+		if (r && (sock_has_lane(r) || !__libc_single_threaded))
+			return true;
+		if (fds[i].fd >= 0 && epoll_of(fds[i].fd))
+			return true;
+	}
+	return false;
+}
