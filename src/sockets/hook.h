@@ -23,6 +23,9 @@ static inline bool hook_bad_address(const void *p, size_t n)
 void hook_passing_descriptors(const struct msghdr *msg);
 void hook_received_descriptors(const struct msghdr *msg);
 
+/* System calls are filtered from now on: none of ours any more. */
+void hook_seal(void);
+
 /* Aliases that old objects and fortified programs call. */
 #define HOOK_ALIAS(ret, other, name, params) HOOK ret other params __attribute__((alias(#name)))
 
