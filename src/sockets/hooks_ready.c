@@ -6,6 +6,11 @@
 #include "sockets/hooks_ready_priv.h"
 #include "sockets/user.h"
 
+/* The C library's header calls the list of poll() write-only, which is not so. */
+#ifndef __clang__
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
 void __chk_fail(void) __attribute__((noreturn));
 
 /* So many events are told at most by one call: as much of the program's memory is looked at. */

@@ -1,119 +1,332 @@
 /* SPDX-License-Identifier: MIT */
-/* Hooks of select() and pselect(), by way of poll. */
+/*
+ * Hooks of select() and pselect(), by way of poll. Sets may be larger than fd_set: programs allocate them. Others pass
+ * a number that is larger than their sets, getdtablesize() for instance, and that works, because the kernel looks no
+ * further than its table of descriptors is long; so must we.
+ */
+#include <sys/mman.h>
 #include <sys/single_threaded.h>
 
 #include "base/clock.h"
 #include "sockets/epoll.h"
 #include "sockets/hook.h"
 #include "sockets/hooks_ready_priv.h"
+#include "sockets/user.h"
 
-static bool wanted(int fd, fd_set *set)
+#define WORD 64  /* bits of a set that stand together */
+#define FEW  256 /* members that need no memory beyond the stack */
+
+enum { READS, WRITES, EXCEPTS, SETS };
+
+/* What a program asks for. */
+struct wish {
+	unsigned long *set[SETS];
+	int n;
+};
+
+/* What poll() is asked for: each member of a set that poll() understands so. */
+static const struct {
+	short events; /* asked for */
+	short tells;  /* ready for select() */
+} meaning[SETS] = {
+	[READS] = { POLLIN | POLLRDNORM | POLLRDBAND,
+		    POLLIN | POLLRDNORM | POLLRDBAND | POLLHUP | POLLERR },
+	[WRITES] = { POLLOUT | POLLWRNORM | POLLWRBAND,
+		     POLLOUT | POLLWRNORM | POLLWRBAND | POLLERR },
+	[EXCEPTS] = { POLLPRI, POLLPRI },
+};
+
+/* --- how long is the kernel's table? */
+
+/* Sets of any size of which only the last bit is set: each begins so far before the end. The kernel cannot write here,
+ * so threads can share it. */
+static const unsigned long *last_bit(void)
 {
-	return set && FD_ISSET(fd, set);
+	static _Atomic(unsigned long *) made;
+	size_t words = SOCK_FDS / WORD + 1;
+	unsigned long *p = atomic_load_explicit(&made, memory_order_acquire);
+	unsigned long *none = NULL;
+
+	if (p)
+		return p + words;
+	p = mmap(NULL, words * sizeof(*p), PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (p == MAP_FAILED)
+		return NULL;
+	p[words - 1] = 1;
+	real(mprotect)(p, words * sizeof(*p), PROT_READ);
+	if (!atomic_compare_exchange_strong(&made, &none, p)) {
+		real(munmap)(p, words * sizeof(*p));
+		p = none;
+	}
+	return p + words;
 }
 
-static bool select_ours(int n, fd_set *r, fd_set *w, fd_set *e)
+/* A number within the table is an error unless it is open, one beyond is not looked at. Numbers that `fd` shares a word
+ * with stand and fall with it. */
+static bool is_within(int fd)
 {
-	if (n > FD_SETSIZE || n < 0)
-		return false;
-	for (int fd = 0; fd < n; fd++) {
-		struct rec *rec;
+	struct timeval now = { 0 };
+	size_t words = (size_t)fd / WORD + 1;
+	const unsigned long *end = last_bit();
+	int first = fd - fd % WORD;
+	int saved = errno;
+	bool within;
 
-		if (!wanted(fd, r) && !wanted(fd, w) && !wanted(fd, e))
-			continue;
-		rec = sock_live(fd);
-		if ((rec && (sock_has_lane(rec) || !__libc_single_threaded)) || epoll_of(fd))
-			return true;
-	}
+	if (!end)
+		return true;
+	within = (real(select)(first + 1, (fd_set *)(end - words), NULL, NULL, &now) < 0 &&
+		  errno == EBADF) ||
+		 real(fcntl)(first, F_GETFD) >= 0;
+	errno = saved;
+	return within;
+}
+
+/* It grows, in large steps; only in a child of fork() may it be smaller than here known. */
+static int table_size(int n)
+{
+	static _Atomic int known = WORD;
+	int size = atomic_load_explicit(&known, memory_order_relaxed);
+
+	while (size < n && size < SOCK_FDS && is_within(size))
+		size *= 2;
+	atomic_store_explicit(&known, size, memory_order_relaxed);
+	return n < size ? n : size;
+}
+
+/* --- sets */
+
+static size_t octets(int n)
+{
+	return ((size_t)n + WORD - 1) / WORD * sizeof(unsigned long);
+}
+
+static bool are_there(const struct wish *w)
+{
+	for (int i = 0; i < SETS; i++)
+		if (w->set[i] && !user_writable(w->set[i], octets(w->n)))
+			return false;
+	return true;
+}
+
+/* The bits of one word of a set; those beyond the last number are not meant. */
+static unsigned long word(const struct wish *w, int which, int at)
+{
+	unsigned long bits = w->set[which] ? w->set[which][at / WORD] : 0;
+
+	return w->n - at < WORD ? bits & ((1ul << (w->n - at)) - 1) : bits;
+}
+
+static unsigned long any_word(const struct wish *w, int at)
+{
+	return word(w, READS, at) | word(w, WRITES, at) | word(w, EXCEPTS, at);
+}
+
+static bool is_ours(int fd)
+{
+	struct rec *r = sock_live(fd);
+
+	return (r && (sock_has_lane(r) || !__libc_single_threaded)) || epoll_of(fd);
+}
+
+/* Something of ours is among them. False also for sets that the kernel would refuse: let it. */
+static bool has_ours(struct wish w)
+{
+	/* Numbers that we have never seen are asked about, but only in a set of the usual size. */
+	int most = sock_highest() < FD_SETSIZE ? FD_SETSIZE : sock_highest() + 1;
+
+	if (w.n > most)
+		w.n = most;
+	if (w.n > FD_SETSIZE)
+		w.n = table_size(w.n);
+	if (w.n <= 0 || !are_there(&w))
+		return false;
+	for (int at = 0; at < w.n; at += WORD)
+		for (unsigned long bits = any_word(&w, at); bits; bits &= bits - 1)
+			if (is_ours(at + __builtin_ctzl(bits)))
+				return true;
 	return false;
 }
 
-static nfds_t sets_to_poll(int n, fd_set *r, fd_set *w, fd_set *e, struct pollfd *out)
+/* --- by way of poll */
+
+struct list {
+	struct pollfd few[FEW];
+	struct pollfd *fds;
+	nfds_t n;
+	size_t mapped;
+};
+
+static bool list_make(struct list *l, const struct wish *w)
 {
-	nfds_t used = 0;
+	size_t n = 0;
 
-	for (int fd = 0; fd < n; fd++) {
-		short events = 0;
-
-		if (wanted(fd, r))
-			events |= POLLRDNORM | POLLRDBAND | POLLIN;
-		if (wanted(fd, w))
-			events |= POLLWRBAND | POLLWRNORM | POLLOUT;
-		if (wanted(fd, e))
-			events |= POLLPRI;
-		if (events)
-			out[used++] = (struct pollfd) { .fd = fd, .events = events };
-	}
-	return used;
+	for (int at = 0; at < w->n; at += WORD)
+		n += (size_t)__builtin_popcountl(any_word(w, at));
+	l->fds = l->few;
+	l->mapped = 0;
+	if (n <= FEW)
+		return true;
+	l->fds = mmap(NULL, n * sizeof(*l->fds), PROT_READ | PROT_WRITE,
+		      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (l->fds == MAP_FAILED)
+		return false;
+	l->mapped = n * sizeof(*l->fds);
+	return true;
 }
 
-static int poll_to_set(const struct pollfd *p, nfds_t n, short mask, short want, fd_set *set)
+static void list_drop(struct list *l)
+{
+	if (l->mapped)
+		real(munmap)(l->fds, l->mapped);
+}
+
+static void list_fill(struct list *l, const struct wish *w)
+{
+	l->n = 0;
+	for (int at = 0; at < w->n; at += WORD) {
+		for (unsigned long bits = any_word(w, at); bits; bits &= bits - 1) {
+			unsigned long bit = bits & -bits;
+			struct pollfd *p = &l->fds[l->n++];
+
+			*p = (struct pollfd) { .fd = at + __builtin_ctzl(bits) };
+			for (int i = 0; i < SETS; i++)
+				if (word(w, i, at) & bit)
+					p->events |= meaning[i].events;
+		}
+	}
+}
+
+static bool is_wanted(const struct pollfd *p, int which)
+{
+	return (p->events & meaning[which].events) && (p->revents & meaning[which].tells);
+}
+
+/*
+ * poll() tells of more than select() wants to know: of the end of a connection, whether asked for or not, and of
+ * numbers that nobody looks at. How many bits will be set? -1: one that should be open is not.
+ */
+static int judge(struct list *l)
 {
 	int ready = 0;
 
-	for (nfds_t i = 0; set && i < n; i++) {
-		if ((p[i].events & want) && (p[i].revents & mask))
-			ready++;
-		else if (p[i].events & want)
-			FD_CLR(p[i].fd, set);
+	for (nfds_t i = 0; i < l->n; i++) {
+		struct pollfd *p = &l->fds[i];
+		int told = is_wanted(p, READS) + is_wanted(p, WRITES) + is_wanted(p, EXCEPTS);
+
+		if (p->fd >= 0 && (p->revents & POLLNVAL) && is_within(p->fd)) {
+			errno = EBADF;
+			return -1;
+		}
+		ready += told;
+		if (p->revents & POLLNVAL)
+			p->events = 0; /* not looked at, and not written either */
+		if (p->revents && told == 0)
+			p->fd = ~p->fd; /* poll() passes over it */
 	}
 	return ready;
 }
 
-static int select_for(int n, fd_set *r, fd_set *w, fd_set *e, const struct poll_call *k)
+static void write_sets(const struct list *l, const struct wish *w)
 {
-	struct pollfd fds[FD_SETSIZE];
-	nfds_t used = sets_to_poll(n, r, w, e, fds);
-	int result = poll_any(fds, used, k);
+	for (nfds_t i = 0; i < l->n; i++) {
+		const struct pollfd *p = &l->fds[i];
+		int fd = p->fd < 0 ? ~p->fd : p->fd;
 
-	if (result < 0)
-		return result;
-	for (nfds_t i = 0; i < used; i++) {
-		if (fds[i].revents & POLLNVAL) {
-			errno = EBADF;
-			return -1;
-		}
+		for (int which = 0; which < SETS; which++)
+			if ((p->events & meaning[which].events) && !is_wanted(p, which) &&
+			    w->set[which])
+				w->set[which][fd / WORD] &= ~(1ul << fd % WORD);
 	}
-	result = poll_to_set(fds, used, POLLIN | POLLRDNORM | POLLRDBAND | POLLHUP | POLLERR,
-			     POLLIN, r);
-	result += poll_to_set(fds, used, POLLOUT | POLLWRNORM | POLLWRBAND | POLLERR, POLLOUT, w);
-	result += poll_to_set(fds, used, POLLPRI, POLLPRI, e);
-	return result;
+}
+
+static int select_for(struct wish w, const struct poll_call *limits)
+{
+	struct list l __attribute__((cleanup(list_drop)));
+	struct poll_call k = *limits;
+	uint64_t start = clock_now();
+	int result, ready = 0;
+
+	if (w.n > FD_SETSIZE)
+		w.n = table_size(w.n);
+	if (!list_make(&l, &w)) {
+		l.mapped = 0;
+		errno = ENOMEM;
+		return -1;
+	}
+	list_fill(&l, &w);
+	do {
+		result = poll_any(l.fds, l.n, &k);
+		if (result < 0)
+			return result;
+		ready = result > 0 ? judge(&l) : 0;
+		if (ready < 0)
+			return ready;
+		if (k.timeout >= 0)
+			k.timeout = limits->timeout - (int64_t)(clock_now() - start);
+	} while (result > 0 && ready == 0 && (limits->timeout < 0 || k.timeout > 0));
+	write_sets(&l, &w);
+	return ready;
+}
+
+/* --- as the program calls them */
+
+static struct wish wish_of(int n, fd_set *r, fd_set *w, fd_set *e)
+{
+	return (struct wish) { { (unsigned long *)r, (unsigned long *)w, (unsigned long *)e }, n };
+}
+
+/* Linux says how much time was left. */
+static void write_left(struct timeval *timeout, struct timespec limit, uint64_t start)
+{
+	uint64_t passed = clock_now() - start;
+	int64_t s = limit.tv_sec - (int64_t)(passed / NSEC_PER_SEC);
+	int64_t ns = limit.tv_nsec - (int64_t)(passed % NSEC_PER_SEC);
+
+	if (ns < 0) {
+		s--;
+		ns += (int64_t)NSEC_PER_SEC;
+	}
+	*timeout = (struct timeval) { 0 };
+	if (s >= 0)
+		*timeout = (struct timeval) { s, ns / 1000 };
 }
 
 HOOK int select(int n, fd_set *restrict r, fd_set *restrict w, fd_set *restrict e,
 		struct timeval *restrict timeout)
 {
+	struct wish wish = wish_of(n, r, w, e);
 	struct poll_call k = { .timeout = -1 };
+	struct timespec limit = { 0 };
 	uint64_t start;
 	int result;
 
-	if (!select_ours(n, r, w, e) || (timeout && (timeout->tv_sec < 0 || timeout->tv_usec < 0)))
+	if (!has_ours(wish) ||
+	    (timeout && (!user_writable(timeout, sizeof(*timeout)) || timeout->tv_sec < 0 ||
+			 timeout->tv_usec < 0 || timeout->tv_sec > INT64_MAX - INT32_MAX)))
 		return real(select)(n, r, w, e, timeout);
-	if (timeout && timeout->tv_sec < INT64_MAX / 2000000000)
-		k.timeout = timeout->tv_sec * (int64_t)NSEC_PER_SEC + timeout->tv_usec * 1000ll;
 	start = clock_now();
-	result = select_for(n, r, w, e, &k);
-	if (timeout && k.timeout >= 0) {
-		/* Linux says how much time was left. */
-		int64_t left = k.timeout - (int64_t)(clock_now() - start);
-
-		if (left < 0 || result == 0)
-			left = 0;
-		timeout->tv_sec = left / (int64_t)NSEC_PER_SEC;
-		timeout->tv_usec = left % (int64_t)NSEC_PER_SEC / 1000;
+	if (timeout) {
+		limit.tv_sec = timeout->tv_sec + timeout->tv_usec / 1000000;
+		limit.tv_nsec = timeout->tv_usec % 1000000 * 1000;
+		k.timeout = poll_limit(&limit);
 	}
+	result = select_for(wish, &k);
+	if (timeout)
+		write_left(timeout, limit, start);
 	return result;
 }
 
 HOOK int pselect(int n, fd_set *restrict r, fd_set *restrict w, fd_set *restrict e,
 		 const struct timespec *restrict timeout, const sigset_t *restrict mask)
 {
-	struct poll_call k = { .timeout = poll_limit(timeout), .mask = mask, .masked = true };
+	struct wish wish = wish_of(n, r, w, e);
+	struct poll_call k = { .mask = mask, .masked = true };
 
-	if (!select_ours(n, r, w, e) || (timeout && (timeout->tv_sec < 0 || timeout->tv_nsec < 0)))
+	if (!has_ours(wish) || !poll_good_limit(timeout) || !poll_good_mask(mask))
 		return real(pselect)(n, r, w, e, timeout, mask);
-	return select_for(n, r, w, e, &k);
+	k.timeout = poll_limit(timeout);
+	return select_for(wish, &k);
 }
 
 HOOK_ALIAS(int, __select, select,
