@@ -13,15 +13,12 @@
 
 #define HOOK __attribute__((visibility("default")))
 
-/* Never a mapping, in any program: the kernel would say EFAULT, a copy would kill the program. */
-static inline bool hook_bad_address(const void *p, size_t n)
-{
-	return n > 0 && (uintptr_t)p < 65536;
-}
-
-/* A message carries descriptors away, or has brought some. */
+/* A message carries descriptors away, if it can be sent at all; or the kernel has brought one with some. */
 void hook_passing_descriptors(const struct msghdr *msg);
 void hook_received_descriptors(const struct msghdr *msg);
+
+/* The kernel is going to use it where no hook is: a socket goes back to TCP, a set is made exact. */
+void hook_step_aside(int fd, enum why why);
 
 /* System calls are filtered from now on: none of ours any more. */
 void hook_seal(void);

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 
 #include "sockets/hook.h"
+#include "sockets/user.h"
 
 static void pin(int fd)
 {
@@ -16,7 +17,7 @@ static void pin(int fd)
 /* Where the program's request says which descriptor. */
 static void pin_request(const struct aiocb *request)
 {
-	if (!hook_bad_address(request, sizeof(*request)))
+	if (user_readable(request, sizeof(*request)))
 		pin(request->aio_fildes);
 }
 
@@ -35,7 +36,7 @@ HOOK int aio_write(struct aiocb *request)
 HOOK int lio_listio(int mode, struct aiocb *const list[restrict], int n,
 		    struct sigevent *restrict event)
 {
-	for (int i = 0; !hook_bad_address(list, 1) && i < n; i++)
+	for (int i = 0; i < n && user_readable(&list[i], sizeof(list[i])); i++)
 		if (list[i])
 			pin_request(list[i]);
 	return real(lio_listio)(mode, list, n, event);

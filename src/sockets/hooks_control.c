@@ -56,7 +56,7 @@ static const struct sockaddr *native(const struct sockaddr *a, socklen_t size,
 {
 	sa_family_t family;
 
-	if (!a || size < sizeof(a->sa_family) || size > sizeof(*copy) || hook_bad_address(a, size))
+	if (!a || size < sizeof(a->sa_family) || size > sizeof(*copy) || !user_readable(a, size))
 		return a;
 	family = ops_family(a->sa_family);
 	if (family == a->sa_family)
@@ -199,7 +199,7 @@ static int held_option(struct rec *r, int fd, int name, const void *value, sockl
 	uint32_t flag = name == TCP_NODELAY ? REC_NODELAY : REC_CORK;
 	int on;
 
-	if (size < sizeof(on) || hook_bad_address(value, size))
+	if ((int)size < (int)sizeof(on) || !user_readable(value, sizeof(on)))
 		return real(setsockopt)(fd, IPPROTO_TCP, name, value, size);
 	memcpy(&on, value, sizeof(on));
 	if (on)
@@ -242,27 +242,32 @@ HOOK int setsockopt(int fd, int level, int name, const void *value, socklen_t si
 	return switched_option(r, fd, level, name, value, size);
 }
 
+/* The kernel has answered, so value and size are there. What it does not know: */
+static void amend_option(struct rec *r, int level, int name, void *value, socklen_t size)
+{
+	int number = 0;
+
+	if (size > sizeof(number))
+		size = sizeof(number);
+	memcpy(&number, value, size);
+	if (level == SOL_SOCKET && number == 0 && size == sizeof(number))
+		number = atomic_exchange(&r->pending_error, 0);
+	else if (level == IPPROTO_TCP && sock_has_lane(r))
+		number = sock_flag(r, name == TCP_NODELAY ? REC_NODELAY : REC_CORK) != 0;
+	memcpy(value, &number, size);
+}
+
 HOOK int getsockopt(int fd, int level, int name, void *restrict value, socklen_t *restrict size)
 {
 	int result = real(getsockopt)(fd, level, name, value, size);
 	struct rec *r;
-	int saved = errno;
 
-	if (level == SOL_SOCKET && name == SO_ERROR && result == 0) {
-		r = sock_live(fd);
-		if (r && *(int *)value == 0 && *size >= sizeof(int))
-			*(int *)value = atomic_exchange(&r->pending_error, 0);
-	}
-	if (level != IPPROTO_TCP || result != 0 || (name != TCP_NODELAY && name != TCP_CORK) ||
-	    *size < sizeof(int))
+	if (result != 0 || !((level == SOL_SOCKET && name == SO_ERROR) ||
+			     (level == IPPROTO_TCP && (name == TCP_NODELAY || name == TCP_CORK))))
 		return result;
 	r = sock_live(fd);
-	if (r && sock_has_lane(r)) {
-		int on = sock_flag(r, name == TCP_NODELAY ? REC_NODELAY : REC_CORK) != 0;
-
-		memcpy(value, &on, sizeof(on));
-	}
-	errno = saved;
+	if (r)
+		amend_option(r, level, name, value, *size);
 	return result;
 }
 
@@ -437,37 +442,57 @@ HOOK FILE *fdopen(int fd, const char *mode)
 
 /* --- descriptors in messages */
 
+/* More control data than this the kernel refuses, unless somebody has raised its limit far. */
+#define CONTROL_MOST (1u << 20)
+
+/* One after the other, as long as they stand within what was passed: the kernel is as strict. */
 static void each_descriptor(const struct msghdr *msg, void (*call)(int fd))
 {
-	struct msghdr *m = (struct msghdr *)msg;
+	const char *control = msg->msg_control;
+	size_t n = msg->msg_controllen;
 
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
-		size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+	while (n >= CMSG_LEN(sizeof(int))) {
+		struct cmsghdr c;
 
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		for (size_t i = 0; i < n; i++) {
-			int fd;
+		memcpy(&c, control, sizeof(c));
+		if (c.cmsg_len < sizeof(c) || c.cmsg_len > n)
+			return;
+		if (c.cmsg_level == SOL_SOCKET && c.cmsg_type == SCM_RIGHTS) {
+			for (size_t at = CMSG_LEN(0); at + sizeof(int) <= c.cmsg_len;
+			     at += sizeof(int)) {
+				int fd;
 
-			memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));
-			call(fd);
+				memcpy(&fd, control + at, sizeof(fd));
+				call(fd);
+			}
 		}
+		if (CMSG_ALIGN(c.cmsg_len) >= n)
+			return;
+		control += CMSG_ALIGN(c.cmsg_len);
+		n -= CMSG_ALIGN(c.cmsg_len);
 	}
 }
 
-static void passing(int fd)
+void hook_step_aside(int fd, enum why why)
 {
 	struct rec *r = sock_live(fd);
 
 	/* Listeners are the kernel's wherever they go. */
 	if (r && !sock_flag(r, REC_LISTEN))
-		sock_hand_over(r, fd, WHY_PASSED);
+		sock_hand_over(r, fd, why);
 	epoll_passing(fd);
+}
+
+static void passing(int fd)
+{
+	hook_step_aside(fd, WHY_PASSED);
 }
 
 void hook_passing_descriptors(const struct msghdr *msg)
 {
-	each_descriptor(msg, passing);
+	if (user_readable(msg, sizeof(*msg)) && msg->msg_controllen <= CONTROL_MOST &&
+	    user_readable(msg->msg_control, msg->msg_controllen))
+		each_descriptor(msg, passing);
 }
 
 static void received(int fd)
@@ -483,8 +508,7 @@ static void received(int fd)
 
 void hook_received_descriptors(const struct msghdr *msg)
 {
-	if (msg->msg_controllen >= CMSG_LEN(sizeof(int)))
-		each_descriptor(msg, received);
+	each_descriptor(msg, received);
 }
 
 HOOK_ALIAS(int, __connect, connect, (int fd, const struct sockaddr *address, socklen_t size));

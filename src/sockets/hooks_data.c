@@ -127,16 +127,29 @@ static size_t list_size(const struct iovec *iov, size_t count)
 	return n;
 }
 
+/* What the kernel would refuse: let it. */
 static bool bad_vector(const struct iovec *iov, size_t count)
 {
-	return !user_readable(iov, count * sizeof(*iov));
+	if (!user_readable(iov, count * sizeof(*iov)))
+		return true;
+	for (size_t i = 0; i < count; i++)
+		if (iov[i].iov_len > SSIZE_MAX)
+			return true;
+	return false;
 }
 
-/* What the kernel would refuse: let it. */
-static bool bad_message(const struct msghdr *msg, bool write)
+static bool bad_name(const void *name, socklen_t size)
 {
-	return !(write ? user_writable(msg, sizeof(*msg)) : user_readable(msg, sizeof(*msg))) ||
-	       msg->msg_iovlen > IOV_MAX || bad_vector(msg->msg_iov, msg->msg_iovlen);
+	return name && size > 0 &&
+	       (size > sizeof(struct sockaddr_storage) || !user_readable(name, size));
+}
+
+/* The kernel would refuse it before it moved an octet: let it. */
+static bool bad_message(const struct msghdr *msg)
+{
+	return !user_readable(msg, sizeof(*msg)) || msg->msg_iovlen > IOV_MAX ||
+	       (msg->msg_name && (int)msg->msg_namelen < 0) ||
+	       bad_vector(msg->msg_iov, msg->msg_iovlen);
 }
 
 HOOK ssize_t read(int fd, void *buf, size_t n)
@@ -156,6 +169,21 @@ HOOK ssize_t recv(int fd, void *buf, size_t n, int flags)
 	return RECEIVE(fd, &iov, 1, flags, real(recv)(fd, buf, n, flags));
 }
 
+/* Streams name no sender. The kernel says what is wrong with the size when the octets are gone. */
+static ssize_t no_sender(socklen_t *size, ssize_t got)
+{
+	if (!user_writable(size, sizeof(*size))) {
+		errno = EFAULT;
+		return -1;
+	}
+	if ((int)*size < 0) {
+		errno = EINVAL;
+		return -1;
+	}
+	*size = 0;
+	return got;
+}
+
 HOOK ssize_t recvfrom(int fd, void *restrict buf, size_t n, int flags,
 		      struct sockaddr *restrict from, socklen_t *restrict size)
 {
@@ -164,10 +192,7 @@ HOOK ssize_t recvfrom(int fd, void *restrict buf, size_t n, int flags,
 	ssize_t got = RECEIVE(fd, &iov, 1, flags,
 			      (ours = false, real(recvfrom)(fd, buf, n, flags, from, size)));
 
-	/* Streams name no sender. */
-	if (ours && got >= 0 && from && size)
-		*size = 0;
-	return got;
+	return ours && got >= 0 && from ? no_sender(size, got) : got;
 }
 
 HOOK ssize_t readv(int fd, const struct iovec *iov, int count)
@@ -184,16 +209,22 @@ HOOK ssize_t recvmsg(int fd, struct msghdr *msg, int flags)
 	bool ours = true; /* the lane may be gone afterwards, so this is not asked then */
 	ssize_t n;
 
-	if (!r || bad_message(msg, true)) {
+	if (!r || bad_message(msg)) {
 		n = real(recvmsg)(fd, msg, flags);
 		if (n >= 0 && !r)
 			hook_received_descriptors(msg);
 		return n;
 	}
+	/* The kernel would find out with the octets in its hands. */
+	if (!user_writable(msg, sizeof(*msg))) {
+		errno = EFAULT;
+		return -1;
+	}
 	n = RECEIVE(fd, msg->msg_iov, msg->msg_iovlen, flags,
 		    (ours = false, real(recvmsg)(fd, msg, flags)));
 	if (n >= 0 && ours) {
-		msg->msg_namelen = 0;
+		if (msg->msg_name)
+			msg->msg_namelen = 0;
 		msg->msg_controllen = 0;
 		msg->msg_flags = flags & MSG_CMSG_CLOEXEC;
 	}
@@ -219,6 +250,9 @@ HOOK ssize_t sendto(int fd, const void *buf, size_t n, int flags, const struct s
 {
 	struct iovec iov = one(buf, n);
 
+	/* It is not used, but looked at. */
+	if (to && bad_name(to, size))
+		return real(sendto)(fd, buf, n, flags, to, size);
 	return SEND(fd, &iov, 1, n, flags, real(sendto)(fd, buf, n, flags, to, size));
 }
 
@@ -230,21 +264,37 @@ HOOK ssize_t writev(int fd, const struct iovec *iov, int count)
 		    real(writev)(fd, iov, count));
 }
 
+/* A name that is too long is cut, by the kernel, and only here. */
+static bool bad_to_send(const struct msghdr *msg)
+{
+	return bad_message(msg) ||
+	       bad_name(msg->msg_name, msg->msg_namelen < sizeof(struct sockaddr_storage)
+					       ? msg->msg_namelen
+					       : sizeof(struct sockaddr_storage)) ||
+	       (msg->msg_controllen && !user_readable(msg->msg_control, 1));
+}
+
 HOOK ssize_t sendmsg(int fd, const struct msghdr *msg, int flags)
 {
 	struct rec *r = sock_live(fd);
 
-	if (!r || bad_message(msg, false)) {
-		if (!r && user_readable(msg, sizeof(*msg)) && msg->msg_controllen)
-			hook_passing_descriptors(msg);
+	if (!r)
+		hook_passing_descriptors(msg);
+	if (!r || bad_to_send(msg))
 		return real(sendmsg)(fd, msg, flags);
-	}
 	if (msg->msg_controllen) {
 		sock_pin(r, fd, WHY_OPTION);
 		return real(sendmsg)(fd, msg, flags);
 	}
 	return SEND(fd, msg->msg_iov, msg->msg_iovlen, list_size(msg->msg_iov, msg->msg_iovlen),
 		    flags, real(sendmsg)(fd, msg, flags));
+}
+
+static uint64_t end_of(const struct timespec *limit)
+{
+	if (!limit || (uint64_t)limit->tv_sec >= INT64_MAX / (2 * NSEC_PER_SEC))
+		return UINT64_MAX;
+	return clock_now() + (uint64_t)limit->tv_sec * NSEC_PER_SEC + (uint64_t)limit->tv_nsec;
 }
 
 /* What is left of a time limit after each message, as the kernel writes it. False: nothing. */
@@ -269,21 +319,26 @@ static bool take_error(int fd)
 	return true;
 }
 
+static bool is_entry(struct mmsghdr *entry)
+{
+	if (user_writable(entry, sizeof(*entry)))
+		return true;
+	errno = EFAULT;
+	return false;
+}
+
 /* In a lane several messages are as many calls. */
 static int receive_many(struct rec *r, int fd, struct mmsghdr *v, unsigned int n, int flags,
 			struct timespec *limit)
 {
 	int now = flags & ~MSG_WAITFORONE;
 	unsigned int done = 0;
-	uint64_t end = UINT64_MAX;
+	uint64_t end = end_of(limit);
 
-	if (limit && (uint64_t)limit->tv_sec < INT64_MAX / (2 * NSEC_PER_SEC))
-		end = clock_now() + (uint64_t)limit->tv_sec * NSEC_PER_SEC +
-		      (uint64_t)limit->tv_nsec;
 	if (!(flags & MSG_ERRQUEUE) && take_error(fd))
 		return -1;
 	while (done < n) {
-		ssize_t got = recvmsg(fd, &v[done].msg_hdr, now);
+		ssize_t got = is_entry(&v[done]) ? recvmsg(fd, &v[done].msg_hdr, now) : -1;
 
 		if (got < 0) {
 			/* What has come is told now, and the error by the next call. */
@@ -308,14 +363,25 @@ static bool bad_limit(struct timespec *limit)
 			 limit->tv_nsec < 0 || limit->tv_nsec >= (long)NSEC_PER_SEC);
 }
 
+/* Descriptors that came with any of them. */
+static void look_through(const struct mmsghdr *v, int n)
+{
+	for (int i = 0; i < n; i++)
+		hook_received_descriptors(&v[i].msg_hdr);
+}
+
 HOOK int recvmmsg(int fd, struct mmsghdr *v, unsigned int n, int flags, struct timespec *limit)
 {
 	struct rec *r = sock_live(fd);
 	int got;
 
 	n = n > IOV_MAX ? IOV_MAX : n;
-	if (!r || !user_writable(v, n * sizeof(*v)) || bad_limit(limit))
-		return real(recvmmsg)(fd, v, n, flags, limit);
+	if (!r || bad_limit(limit)) {
+		got = real(recvmmsg)(fd, v, n, flags, limit);
+		if (!r)
+			look_through(v, got);
+		return got;
+	}
 	if (stream_before_receive(r, fd) == STREAM_OURS)
 		return receive_many(r, fd, v, n, flags, limit);
 	got = real(recvmmsg)(fd, v, n, flags, limit);
@@ -323,15 +389,25 @@ HOOK int recvmmsg(int fd, struct mmsghdr *v, unsigned int n, int flags, struct t
 	return got;
 }
 
+/* Those that are there; with others the kernel ends the call. */
+static void passing_many(const struct mmsghdr *v, unsigned int n)
+{
+	for (unsigned int i = 0; i < n && user_readable(&v[i], sizeof(v[i])); i++)
+		hook_passing_descriptors(&v[i].msg_hdr);
+}
+
 HOOK int sendmmsg(int fd, struct mmsghdr *v, unsigned int n, int flags)
 {
 	unsigned int done = 0;
 
-	if (!sock_live(fd) || !user_writable(v, n * sizeof(*v)))
+	n = n > IOV_MAX ? IOV_MAX : n;
+	if (!sock_live(fd)) {
+		passing_many(v, n);
 		return real(sendmmsg)(fd, v, n, flags);
+	}
 	while (done < n) {
 		struct msghdr *msg = &v[done].msg_hdr;
-		ssize_t sent = sendmsg(fd, msg, flags);
+		ssize_t sent = is_entry(&v[done]) ? sendmsg(fd, msg, flags) : -1;
 
 		if (sent < 0)
 			break;

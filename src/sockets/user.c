@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 #include <errno.h>
+#include <linux/futex.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 
+#include "sockets/process.h"
+#include "sockets/real.h"
 #include "sockets/user.h"
 
 #define PAGE    4096ull
@@ -18,23 +22,47 @@
 /* Page numbers, by their lowest bits; one table for reading and one for writing. */
 static _Atomic uint64_t known[2][KNOWN];
 
-/* Kernels before 5.14 do not know the question, and answer like those that know it and say no. */
-static bool kernel_can_tell(int advice)
-{
-	char here;
+/* --- questions that the kernel answers by a copy of its own, for any kind of memory */
 
-	return madvise((void *)((uintptr_t)&here & ~(PAGE - 1)), PAGE, advice) == 0;
+/* A change of the signal mask in a way that there is not: looks at the mask first. */
+static bool can_read(uint64_t page)
+{
+	return real(syscall)(SYS_rt_sigprocmask, ~0l, page * PAGE, NULL, 8l) == 0 ||
+	       errno != EFAULT;
 }
+
+/* Adds no bit to a word. Who sleeps there is not woken: the word would have to be -2048 as well. */
+static bool can_write(uint64_t page)
+{
+	uint32_t here = 0;
+
+	return real(syscall)(
+		       SYS_futex, &here, FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, 0l, 0l, page * PAGE,
+		       (long)(uint32_t)FUTEX_OP(FUTEX_OP_OR, 0, FUTEX_OP_CMP_EQ, 2048)) >= 0 ||
+	       errno != EFAULT;
+}
+
+/* The pages are faulted in, as the copy will; nothing changes. Kernels before 5.14 do not know the question,
+ * and nobody may ask it about memory of devices. */
+static bool are_there(uint64_t first, uint64_t last, bool write)
+{
+	int advice = write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
+
+	if (madvise((void *)(first * PAGE), (size_t)(last - first + 1) * PAGE, advice) == 0)
+		return true;
+	for (uint64_t page = first; page <= last; page++)
+		if (!can_read(page) || (write && !can_write(page)))
+			return false;
+	return true;
+}
+
+/* --- what was answered */
 
 static bool ask(uint64_t first, uint64_t last, bool write)
 {
 	int saved = errno;
-	int advice = write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
-	bool ok = true;
+	bool ok = settings.sealed || are_there(first, last, write);
 
-	/* Faults the pages in, as the copy will; changes nothing. */
-	if (madvise((void *)(first * PAGE), (size_t)(last - first + 1) * PAGE, advice) != 0)
-		ok = errno == EAGAIN || errno == EINTR || !kernel_can_tell(advice);
 	for (uint64_t page = first; ok && page <= last; page++)
 		atomic_store_explicit(&known[write][page % KNOWN], page, memory_order_relaxed);
 	errno = saved;
@@ -73,4 +101,36 @@ bool user_list_ok(const struct iovec *iov, size_t count, bool write)
 		if (!check(iov[i].iov_base, iov[i].iov_len, write))
 			return false;
 	return true;
+}
+
+static void forget(_Atomic uint64_t *table, uint64_t first, uint64_t last)
+{
+	uint64_t pages = last - first + 1;
+
+	for (uint64_t i = 0; i < pages && i < KNOWN; i++) {
+		_Atomic uint64_t *at = &table[(first + i) % KNOWN];
+		uint64_t page = atomic_load_explicit(at, memory_order_relaxed);
+
+		if (page >= first && page <= last)
+			atomic_store_explicit(at, 0, memory_order_relaxed);
+	}
+}
+
+void user_constant(const void *p, size_t n)
+{
+	if (n > 0)
+		forget(known[1], (uintptr_t)p / PAGE, ((uintptr_t)p + n - 1) / PAGE);
+}
+
+void user_gone(const void *p, size_t n)
+{
+	user_constant(p, n);
+	if (n > 0)
+		forget(known[0], (uintptr_t)p / PAGE, ((uintptr_t)p + n - 1) / PAGE);
+}
+
+void user_all_gone(void)
+{
+	forget(known[0], 1, UINT64_MAX / PAGE);
+	forget(known[1], 1, UINT64_MAX / PAGE);
 }
