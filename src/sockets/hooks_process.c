@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Hooks of the calls by which a process becomes another one, or ends. */
+#include <linux/seccomp.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -271,7 +272,8 @@ HOOK int prctl(int option, ...)
 	for (int i = 0; i < 4; i++)
 		a[i] = va_arg(list, unsigned long);
 	va_end(list);
-	if (option == PR_SET_SECCOMP)
+	/* Without a filter it is a question whether there could be one. */
+	if (option == PR_SET_SECCOMP && (a[0] != SECCOMP_MODE_FILTER || a[1] != 0))
 		hook_seal();
 	return real(prctl)(option, a[0], a[1], a[2], a[3]);
 }

@@ -94,7 +94,7 @@ static void load_rules(void)
 		report_line("flue: ", error.text, "; this program stays on TCP");
 }
 
-static void on_fork_prepare(void)
+void process_fork_prepare(void)
 {
 	epoll_fork_prepare();
 	arena_fork_prepare();
@@ -102,7 +102,7 @@ static void on_fork_prepare(void)
 	sock_fork_prepare();
 }
 
-static void on_fork_parent(void)
+void process_fork_parent(void)
 {
 	family_fork_parent();
 	bell_fork_parent();
@@ -128,7 +128,7 @@ static void become_child(void)
 	atomic_store_explicit(&life->pid, (uint32_t)getpid(), memory_order_release);
 }
 
-static void on_fork_child(void)
+void process_fork_child(void)
 {
 	if (life && atomic_load_explicit(&life->pid, memory_order_acquire) == 0)
 		become_child();
@@ -217,7 +217,8 @@ void process_init(void)
 		limit_lanes();
 		life = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		if (life == MAP_FAILED || madvise(life, 4096, MADV_WIPEONFORK) != 0 ||
-		    pthread_atfork(on_fork_prepare, on_fork_parent, on_fork_child) != 0)
+		    pthread_atfork(process_fork_prepare, process_fork_parent, process_fork_child) !=
+			    0)
 			settings.off = true;
 		else
 			atomic_store(&life->pid, (uint32_t)getpid());

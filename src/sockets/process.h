@@ -51,6 +51,10 @@ struct home *process_home(void);
 /* False in a child of vfork(), which shares our memory and must touch nothing. A child of an unseen fork
  * is made a process of its own here. */
 bool process_is_self(void);
+/* Around a fork: by the C library's handlers, or by hand where it does not know of it. */
+void process_fork_prepare(void);
+void process_fork_parent(void);
+void process_fork_child(void);
 /* Another descriptor of the same thing, out of the program's way; -1: no room. */
 int process_copy(int fd);
 /* Keep `fd` as ours, at a high number; closes `fd`. -1: no room. */

@@ -17,6 +17,7 @@
 #include <sys/sendfile.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -178,6 +179,44 @@ static void sets_of_strangers(void)
 static void sets_of_connections(void)
 {
 	control_with(connection());
+}
+
+/* The same past the C library, which would look at times itself. */
+static void waiting_by_number(void)
+{
+	struct thing t = connection();
+	struct pollfd p = { .fd = t.fd, .events = POLLIN };
+	struct {
+		void *mask;
+		size_t size;
+	} masks = { answer_hole(), 8 };
+	struct epoll_event events[2];
+	void *hole = answer_hole();
+	fd_set set;
+
+	FD_ZERO(&set);
+	FD_SET(t.fd, &set);
+	answer("poll %s", answer_of(syscall(SYS_poll, hole, 1, 10)));
+	answer("ppoll %s", answer_of(syscall(SYS_ppoll, &p, 1, hole, NULL, (size_t)8)));
+	answer("ppoll %s", answer_of(syscall(SYS_ppoll, &p, 1, NULL, hole, (size_t)8)));
+	answer("ppoll %s", answer_of(syscall(SYS_ppoll, &p, 1, NULL, &set, (size_t)7)));
+	answer("select %s", answer_of(syscall(SYS_select, t.fd + 1, &set, NULL, NULL, hole)));
+	answer("select %s", answer_of(syscall(SYS_select, t.fd + 1, hole, NULL, NULL, NULL)));
+	answer("pselect6 %s", answer_of(syscall(SYS_pselect6, t.fd + 1, &set, 0, 0, hole, NULL)));
+	answer("pselect6 %s", answer_of(syscall(SYS_pselect6, t.fd + 1, &set, 0, 0, 0, hole)));
+	answer("pselect6 %s", answer_of(syscall(SYS_pselect6, t.fd + 1, &set, 0, 0, 0, &masks)));
+	masks.mask = &set;
+	masks.size = 16;
+	answer("pselect6 %s", answer_of(syscall(SYS_pselect6, t.fd + 1, &set, 0, 0, 0, &masks)));
+	answer("epoll_pwait %s",
+	       answer_of(syscall(SYS_epoll_pwait, t.set, events, 2, 0, hole, (size_t)8)));
+	answer("epoll_pwait %s",
+	       answer_of(syscall(SYS_epoll_pwait, t.set, events, 2, 0, &set, (size_t)9)));
+	answer("epoll_pwait2 %s",
+	       answer_of(syscall(SYS_epoll_pwait2, t.set, events, 2, hole, NULL, (size_t)8)));
+	answer("epoll_wait %s", answer_of(syscall(SYS_epoll_wait, t.set, hole, 2, 0)));
+	answer("epoll_ctl %s", answer_of(syscall(SYS_epoll_ctl, t.set, EPOLL_CTL_MOD, t.fd, hole)));
+	goes_on(t);
 }
 
 /* ---- messages ---- */
@@ -392,6 +431,10 @@ static void memory_unmapped(void)
 	use(t, page);
 	munmap(page, PAGE);
 	use_again(t, page);
+	page = new_page();
+	use(t, page);
+	syscall(SYS_munmap, page, PAGE);
+	use_again(t, page);
 	goes_on(t);
 }
 
@@ -407,6 +450,8 @@ static void memory_protected(void)
 	use_again(t, page);
 	mprotect(page, PAGE, PROT_READ | PROT_WRITE);
 	use_again(t, page);
+	syscall(SYS_mprotect, page, PAGE, PROT_NONE);
+	use_again(t, page);
 	goes_on(t);
 }
 
@@ -421,6 +466,9 @@ static void memory_moved(void)
 	if (mremap(page, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to) != to)
 		answer_broken("mremap");
 	use_again(t, page);
+	use_again(t, to);
+	if (syscall(SYS_mremap, to, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, page) != (long)page)
+		answer_broken("mremap");
 	use_again(t, to);
 	goes_on(t);
 }
@@ -448,6 +496,7 @@ int main(int argc, char **argv)
 		{ "events at the edge", events_at_the_edge },
 		{ "sets of strangers", sets_of_strangers },
 		{ "sets of connections", sets_of_connections },
+		{ "waiting by number", waiting_by_number },
 		{ "messages to strangers", messages_to_strangers },
 		{ "messages on a connection", messages_on_a_connection },
 		{ "names", names },

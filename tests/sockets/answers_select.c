@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "answers.h"
@@ -54,15 +55,21 @@ static int sleep_by(int how, int n, void *reads, void *writes, void *excepts)
 {
 	struct timeval tv = { LATE, 0 };
 	struct timespec ts = { LATE, 0 };
+	struct {
+		void *mask;
+		size_t size;
+	} masks = { 0 };
 
 	switch (how) {
 	case 0: return select(n, reads, writes, excepts, &tv);
 	case 1: return pselect(n, reads, writes, excepts, &ts, NULL);
+	case 2: return (int)syscall(SYS_select, n, reads, writes, excepts, &tv);
+	case 3: return (int)syscall(SYS_pselect6, n, reads, writes, excepts, &ts, &masks);
 	default: return select(n, reads, writes, excepts, NULL);
 	}
 }
 
-#define HOWS 3
+#define HOWS 5
 
 static void tell(const char *what, int n, const unsigned long *set)
 {
