@@ -240,7 +240,7 @@ HOOK void _exit(int status)
 	__builtin_unreachable();
 }
 
-HOOK void _Exit(int status) __attribute__((alias("_exit"), noreturn));
+HOOK_ALIAS(void, _Exit, _exit, (int status)) __attribute__((noreturn));
 
 /* --- sandboxes: a filter may kill the process for any call that the program itself does not make */
 
