@@ -7,16 +7,16 @@ of the scene, which ends them by their numbers.
 import ctypes
 import hashlib
 import os
-import pwd
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 
 import counters
+import servers
+from servers import descendants, listens
 
 MODES = ("native", "both", "server", "client")
 SIDES = {"native": (), "both": ("server", "client"), "server": ("server",),
@@ -44,30 +44,7 @@ def adopt_orphans():
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-# ---- processes, from /proc ----
-
-def parents():
-    """{process: parent}"""
-    found = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open("/proc/%s/stat" % name, encoding="ascii", errors="replace") as file:
-                    fields = file.read().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if fields[0] != "Z":
-                found[int(name)] = int(fields[1])
-    return found
-
-
-def descendants(root):
-    tree, found, level = parents(), [], [root]
-    while level:
-        level = [pid for pid, parent in tree.items() if parent in level]
-        found += level
-    return found
-
+# ---- processes ----
 
 def command_line(pid):
     try:
@@ -174,34 +151,19 @@ class Scene:
         os.chmod(path, 0o644)
         return path
 
-    @staticmethod
-    def port():
-        """A free one, below those that the kernel gives to clients."""
-        while True:
-            port = random.randrange(10000, 30000)
-            with socket.socket() as probe:
-                try:
-                    probe.bind(("127.0.0.1", port))
-                except OSError:
-                    continue
-                return port
+    port = staticmethod(servers.free_port)
 
     # -- programs --
 
     def environment(self, side):
-        env = {name: value for name, value in os.environ.items()
-               if name != "LD_PRELOAD" and not name.startswith("FLUE_")}
-        env.update(LC_ALL="C.UTF-8", HOME=self.directory)
+        env = servers.environment(HOME=self.directory)
         if side in SIDES[self.mode] and self.library:
             env.update(LD_PRELOAD=self.library, FLUE_STATS=self.stats_path, **self.extra)
         return env
 
     def options(self, side, user, env):
-        options = {"env": dict(self.environment(side), **(env or {})), "cwd": self.directory}
-        if user and os.getuid() == 0:
-            entry = pwd.getpwnam(user)
-            options.update(user=entry.pw_uid, group=entry.pw_gid, extra_groups=[])
-        return options
+        return {"env": dict(self.environment(side), **(env or {})), "cwd": self.directory,
+                **servers.as_user(user)}
 
     def start(self, side, words, port=None, stop=signal.SIGTERM, name=None, user=None, env=None,
               stdin=subprocess.DEVNULL):
@@ -299,20 +261,6 @@ class Scene:
 
 def reasons(text):
     return [line for line in text.splitlines() if line.startswith("flue: ")]
-
-
-def listens(port):
-    """Whether somebody does, asking the kernel: a connection would disturb the server."""
-    for path in "/proc/net/tcp", "/proc/net/tcp6":
-        try:
-            with open(path, encoding="ascii") as file:
-                for line in file.readlines()[1:]:
-                    fields = line.split()
-                    if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
-                        return True
-        except OSError:
-            pass
-    return False
 
 
 # ---- data ----

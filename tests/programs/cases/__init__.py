@@ -1,7 +1,6 @@
 """The scenarios, by name. A module per program; importing it enters its scenarios here."""
-import shutil
-
 from scene import Skip
+from servers import find
 
 SCENARIOS = {}  # name: Scenario, in the order of the modules
 
@@ -23,11 +22,6 @@ class Scenario:
         missing = [package for program, package in self.needs if not find(program)]
         if missing:
             raise Skip("install " + ", ".join(sorted(set(missing))))
-
-
-def find(program):
-    """Its path; servers are not on every user's."""
-    return shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin")
 
 
 def scenario(name, *needs, quick=True, alone=False):

@@ -1,37 +1,30 @@
 """PostgreSQL: a process per connection, forked after accept; psql and pgbench."""
-import glob
 import os
 import signal
 
+import servers
 from cases import scenario
 from scene import Skip, check, noise
-
-# It refuses to be root, so servers and clients are the package's user then.
-USER = "postgres"
+from servers import POSTGRES as USER
 
 
 def tool(name):
-    found = sorted(glob.glob("/usr/lib/postgresql/*/bin/" + name))
+    found = servers.postgres_tool(name)
     if not found:
         raise Skip("install postgresql")
-    return found[-1]
+    return found
 
 
 def start(scene):
     """The port and the server; its directory is made without the library."""
     data = scene.path("data")
+    tool("initdb")  # or it is skipped
     os.mkdir(data, 0o700)
-    if os.getuid() == 0:
-        import pwd  # pylint: disable=import-outside-toplevel
-        entry = pwd.getpwnam(USER)
-        for path in data, scene.directory:
-            os.chown(path, entry.pw_uid, entry.pw_gid)
-    scene.run(None, [tool("initdb"), "-D", data, "-A", "trust", "--no-sync", "-U", USER,
-                     "-E", "UTF8", "--locale=C"], user=USER)
+    servers.give(USER, data, scene.directory)
+    scene.run(None, servers.postgres_init(data), user=USER)
     port = scene.port()
-    server = scene.start("server", [
-        tool("postgres"), "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", "",
-        "-c", "fsync=off", "-c", "full_page_writes=off", "-c", "max_connections=60"],
+    server = scene.start("server", servers.postgres_serve(
+        data, port, "", "full_page_writes=off", "max_connections=60"),
         port, stop=signal.SIGINT, user=USER)
     scene.until(lambda: "ready to accept" in server.err(), "the server does not start")
     return port, server
