@@ -1,6 +1,7 @@
 """How the programs of the sockets door are measured; sockets.py says which rows they make.
 
-sockets_bench is ours and plain; redis, iperf3, nginx and PostgreSQL are as Debian has them. All are started here, on loopback, in directories that are gone afterwards.
+sockets_bench is ours and plain; redis, iperf3, nginx, PostgreSQL, MariaDB, gunicorn and Erlang are as Debian has
+them. All are started here, on loopback, in directories that are gone afterwards.
 """
 import atexit
 import csv
@@ -11,10 +12,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import urllib.request
 
 from kit import MIB, TOP, Failed, Missing, two_cpus
 import servers
-from stage import FLUE, HANG, TCP, UNIX, Stage
+from stage import FLUE, HANG, TCP, UNIX, Stage, busy_processes
 
 NGINX = """
 daemon off; pid {dir}/nginx.pid; error_log {dir}/error.log; worker_processes 1; {user}
@@ -33,6 +35,23 @@ def whole(seconds):
     return str(max(1, round(seconds)))
 
 
+def answer(port):
+    """Waits for the first answer of a web server that listens."""
+    try:
+        with urllib.request.urlopen("http://127.0.0.1:%d/" % port, timeout=HANG) as page:
+            page.read()
+    except OSError as error:
+        raise Failed("no first answer: %s" % error) from error
+
+
+def beside(count, measure):
+    """The same measurement beside so many busy processes."""
+    def loaded(seconds):
+        with busy_processes(count):
+            return measure(seconds)
+    return loaded if count else measure
+
+
 class Databases:
     """Directories with data, made without the library when first needed; all measurements share them."""
 
@@ -41,6 +60,8 @@ class Databases:
 
     def directory(self, user, fill):
         if user not in self.directories:
+            if not servers.known(user):
+                raise Missing("there is no user %s: skipped" % user)
             directory = tempfile.mkdtemp(prefix="flue-bench-", dir=self.scratch)
             atexit.register(shutil.rmtree, directory, ignore_errors=True)
             servers.give(user, directory)
@@ -196,7 +217,7 @@ class Loads:
             raise Failed("wrk saw errors")
         return stage.counted({"per_second": float(re.search(r"Requests/sec:\s*([\d.]+)", out)[1])})
 
-    # ---- PostgreSQL, which has its own user ----
+    # ---- databases, which have their own user ----
 
     @staticmethod
     def start_postgres(stage):
@@ -217,7 +238,7 @@ class Loads:
         port = self.start_postgres(stage)
         stage.run(self.pgbench_words(stage, port, "-i", "-q", "-s", "1"))
 
-    def pgbench(self, kind, clients, threads):
+    def pgbench(self, kind, clients, threads, hogs=0):
         def measure(seconds):
             self.need(servers.postgres_tool("initdb"), servers.postgres_tool("pgbench"))
             directory = self.databases.directory(servers.POSTGRES, self.fill_postgres)
@@ -227,4 +248,55 @@ class Loads:
                                                    str(threads), "-T", whole(seconds)))
                 stage.stop()
                 return stage.counted({"per_second": float(re.search(r"tps = ([\d.]+)", out)[1])})
-        return measure
+        return beside(hogs, measure)
+
+    @staticmethod
+    def fill_mariadb(stage):
+        stage.run(servers.mariadb_init(stage.path("data")))
+
+    def mysqlslap(self, kind, clients, count, hogs=0):
+        """`count` queries in half a second, or about that. Beside busy processes less than a second says little."""
+        def measure(seconds):
+            self.need("mariadb-install-db", "mariadbd", "mariadb-slap")
+            directory = self.databases.directory(servers.MYSQL, self.fill_mariadb)
+            with self.stage(kind, directory, servers.MYSQL) as stage:
+                port = servers.free_port()
+                stage.start(servers.mariadb_serve(stage.path("data"), port, stage.path("socket")),
+                            ready=lambda: "ready for connections" in stage.log())
+                out = stage.run(["mariadb-slap", "--no-defaults", "--protocol=tcp", "-h", "127.0.0.1",
+                                 "-P", str(port), "-u", "root", "-c", str(clients), "--csv",
+                                 "--number-of-queries=%d" % int(count * max(1, seconds) / 0.5), "--auto-generate-sql",
+                                 "--auto-generate-sql-load-type=read", "--auto-generate-sql-write-number=20"])
+                stage.stop()
+                # engine, kind, mean, least, most seconds, clients, queries of each
+                fields = out.strip().split(",")
+                if len(fields) < 7 or float(fields[2]) <= 0:
+                    raise Failed("mariadb-slap said " + out.strip())
+                return stage.counted({"per_second": int(fields[5]) * int(fields[6]) / float(fields[2])})
+        return beside(hogs, measure)
+
+    # ---- interpreters ----
+
+    def gunicorn(self, kind, workers, hogs=0):
+        """`workers`: words for gunicorn. Those of kind sync take a new connection for every request."""
+        def measure(seconds):
+            self.need("gunicorn", "wrk")
+            with self.stage(kind) as stage:
+                port = servers.free_port()
+                with open(stage.path("app.py"), "w", encoding="utf-8") as file:
+                    file.write(servers.WSGI)
+                stage.start(servers.gunicorn_serve(port, *workers), ready=lambda: servers.listens(port))
+                answer(port)  # the workers come after the listener
+                return self.wrk(stage, port, "", 8, seconds)
+        return beside(hogs, measure)
+
+    def erlang(self, kind, connections, hogs=0):
+        def measure(seconds):
+            self.need("escript")
+            with self.stage(kind) as stage:
+                port = servers.free_port()
+                stage.start(servers.erlang_echo("server", port), ready=lambda: servers.listens(port))
+                out = stage.run(servers.erlang_echo("client", port, connections, max(1.0, seconds)))
+                stage.stop()
+                return stage.counted({"per_second": float(out)})
+        return beside(hogs, measure)

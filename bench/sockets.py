@@ -66,6 +66,7 @@ def comparisons(loads):
     yield from round_trips(loads)
     yield from streams(loads)
     yield from programs(loads)
+    yield from crowds(loads)
     yield from costs(loads)
 
 
@@ -121,6 +122,30 @@ def programs(loads):
     trio = {kind: loads.pgbench(kind, 4, 1) for kind in (TCP, UNIX, FLUE)}
     yield Comparison("pgbench", "pgbench select-only, 4 clients", "unpinned", trio, "epoll", "per_second",
                      "1/s", [(TCP, ">= 1.0"), (UNIX, ">= 1.0")])
+
+
+def crowds(loads):
+    """More programs and threads that can run than processors: who spins or yields takes from the others."""
+    def duo(name, what, wait, measure, lanes=True):
+        for hogs, tail, more in (0, "", ""), (2, "-hogs", ", beside two busy processes"):
+            yield Comparison(name + tail, what + more, "unpinned",
+                             {kind: measure(kind, hogs) for kind in (TCP, FLUE)}, wait, "per_second",
+                             "1/s", [(TCP, ">= 1.0")], lanes=lanes)
+
+    for count, clients in (1, "1 client"), (8, "8 clients in 2 threads"):
+        yield from duo("pgbench-%d" % count, "pgbench select-only, " + clients, "poll and epoll",
+                       lambda kind, hogs, c=count: loads.pgbench(kind, c, min(c, 2), hogs))
+    for count, clients, few, many in (1, "1 client", 3_000, 12_000), (8, "8 clients", 15_000, 15_000):
+        yield from duo("mysqlslap-%d" % count, "mysqlslap and MariaDB, " + clients, "blocking, threads",
+                       lambda kind, hogs, c=count, queries={TCP: few, FLUE: many}:
+                       loads.mysqlslap(kind, c, queries[kind], hogs))
+    yield from duo("gunicorn-sync", "gunicorn and wrk, 4 processes, a connection for each request",
+                   "select", lambda kind, hogs: loads.gunicorn(kind, ["-w", "4"], hogs), lanes=False)
+    yield from duo("gunicorn-threads", "gunicorn and wrk, 4 threads, 8 connections", "epoll",
+                   lambda kind, hogs: loads.gunicorn(kind, ["-k", "gthread", "--threads", "4"], hogs))
+    for count, connections in (1, "1 connection"), (8, "8 connections"):
+        yield from duo("erlang-%d" % count, "Erlang echo of 64 bytes, " + connections, "epoll",
+                       lambda kind, hogs, c=count: loads.erlang(kind, c, hogs))
 
 
 def costs(loads):

@@ -124,3 +124,22 @@ def kill_all(process):
             os.kill(pid, signal.SIGKILL)
     process.kill()
     process.wait()
+
+
+@contextlib.contextmanager
+def busy_processes(count):
+    """So many endless loops beside what is measured, on whatever processor."""
+    hogs = []
+
+    def prepare():
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+    try:
+        for _ in range(count):
+            hogs.append(subprocess.Popen(["sh", "-c", "while :; do :; done"], preexec_fn=prepare,
+                                         env=servers.environment()))
+        yield
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()

@@ -8,9 +8,19 @@ import random
 import shutil
 import socket
 
-# PostgreSQL refuses to be root; its package brings this user. Lanes are for ends of one user, so the
-# clients must be the same.
-POSTGRES = "postgres"
+HERE = os.path.dirname(os.path.abspath(__file__))
+# PostgreSQL refuses to be root and MariaDB would rather not; their packages bring these users. Lanes
+# are for ends of one user, so the clients must be the same.
+POSTGRES, MYSQL = "postgres", "mysql"
+
+WSGI = """
+BODY = b"x" * 1000
+
+
+def app(_environ, respond):
+    respond("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(BODY)))])
+    return [BODY]
+"""
 
 
 def free_port():
@@ -74,6 +84,11 @@ def environment(**more):
     return dict(env, LC_ALL="C.UTF-8", **more)
 
 
+def known(user):
+    """Whether a server can be this user; who is not root starts it as what he is."""
+    return os.getuid() != 0 or any(entry.pw_name == user for entry in pwd.getpwall())
+
+
 def as_user(user):
     """What subprocess needs to start a program as somebody else; nothing if we are not root."""
     if not user or os.getuid() != 0:
@@ -109,3 +124,30 @@ def postgres_serve(data, port, directory, *settings):
     for setting in ("fsync=off", *settings):
         words += ["-c", setting]
     return words
+
+
+# ---- MariaDB ----
+
+def mariadb_init(data):
+    return ["mariadb-install-db", "--no-defaults", "--datadir=" + data, "--skip-test-db",
+            "--auth-root-authentication-method=normal"]
+
+
+def mariadb_serve(data, port, path):
+    """`path`: of its Unix-domain socket."""
+    return [find("mariadbd"), "--no-defaults", "--datadir=" + data, "--socket=" + path,
+            "--pid-file=" + path + ".pid", "--bind-address=127.0.0.1", "--port=%d" % port, "--skip-log-bin",
+            "--innodb-buffer-pool-size=16M", "--innodb-flush-log-at-trx-commit=0"]
+
+
+# ---- gunicorn, Erlang ----
+
+def gunicorn_serve(port, *kind):
+    """In a directory where WSGI is in app.py."""
+    return ["gunicorn", "-b", "127.0.0.1:%d" % port, "--log-level", "warning", "--keep-alive", "30",
+            *kind, "app:app"]
+
+
+def erlang_echo(*words):
+    """server PORT, or client PORT CONNECTIONS SECONDS, which prints round trips per second."""
+    return ["escript", os.path.join(HERE, "echo.erl"), *map(str, words)]
