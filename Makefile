@@ -5,7 +5,7 @@
 PREFIX ?= /usr/local
 
 .DEFAULT_GOAL := build
-.PHONY: build run test check test-long bench lab install deb coverage fuzz format clean help
+.PHONY: build run test check test-long bench compare lab install deb coverage fuzz format clean help
 
 build: ## compile (gcc); the tool is then build/flue
 	@scripts/setup build
@@ -36,6 +36,10 @@ bench: ## measure Flue and its rivals; results in build/bench
 	@scripts/setup build test bench lab
 	@scripts/build gcc release
 	@bench/run
+
+compare: ## measure the sockets door against another revision, by turns (REV=HEAD)
+	@scripts/setup build bench
+	@bench/compare $(or $(REV),HEAD)
 
 coverage: ## line coverage of the tests, with limits
 	@scripts/setup build test

@@ -1,4 +1,4 @@
-"""How the programs of the sockets door are measured; sockets.py says which rows they make.
+"""How the programs of the sockets door are measured; sockets.py and compare say which rows they make.
 
 sockets_bench is ours and plain; redis, iperf3, nginx, PostgreSQL, MariaDB, gunicorn and Erlang are as Debian has
 them. All are started here, on loopback, in directories that are gone afterwards.

@@ -17,7 +17,9 @@ class Comparison:
         self.name, self.what, self.place, self.measures = "sockets/" + name, what, place, measures
         self.wait, self.figure, self.unit, self.goals, self.limits = wait, figure, unit, goals, limits
         self.rounds = more.get("rounds", ROUNDS)
+        self.once = self.rounds == 1  # it is counted rather than measured
         self.lanes = more.get("lanes", True)  # whether there should be any
+        self.crowd = more.get("crowd", False)  # more can run than there are processors
 
     def make(self):
         contenders = {}
@@ -130,7 +132,7 @@ def crowds(loads):
         for hogs, tail, more in (0, "", ""), (2, "-hogs", ", beside two busy processes"):
             yield Comparison(name + tail, what + more, "unpinned",
                              {kind: measure(kind, hogs) for kind in (TCP, FLUE)}, wait, "per_second",
-                             "1/s", [(TCP, ">= 1.0")], lanes=lanes)
+                             "1/s", [(TCP, ">= 1.0")], lanes=lanes, crowd=True)
 
     for count, clients in (1, "1 client"), (8, "8 clients in 2 threads"):
         yield from duo("pgbench-%d" % count, "pgbench select-only, " + clients, "poll and epoll",
