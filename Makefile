@@ -25,7 +25,7 @@ test: ## everything a commit must pass; under 15 minutes on two cores
 	@scripts/test full
 
 test-long: ## long randomized, fuzz and torture runs; under 75 minutes
-	@scripts/setup build test lab programs
+	@scripts/setup build test lab programs deb
 	@scripts/test long
 
 lab: ## only the tests against Linux's own iWARP driver in a small guest
