@@ -376,18 +376,27 @@ static bool is(const char *word, const char *text)
 	return word && strcmp(word, text) == 0;
 }
 
+static in_port_t port_of(const char *text)
+{
+	char *end;
+	unsigned long number = strtoul(text, &end, 10);
+
+	MUST(end != text && !*end && number <= UINT16_MAX);
+	return htons((uint16_t)number);
+}
+
 int main(int argc, char **argv)
 {
 	struct sockaddr_in at = { .sin_family = AF_INET };
 
 	if (argc >= 3 && is(argv[1], "target")) {
-		at.sin_port = htons((uint16_t)atoi(argv[2]));
+		at.sin_port = port_of(argv[2]);
 		run(true, accept(listen_at(&at), NULL, NULL), !is(argv[3], "No"));
 		return 0;
 	}
 	if (argc >= 4 && is(argv[1], "initiator")) {
 		MUST(inet_pton(AF_INET, argv[2], &at.sin_addr) == 1);
-		at.sin_port = htons((uint16_t)atoi(argv[3]));
+		at.sin_port = port_of(argv[3]);
 		run(false, dial(&at), !is(argv[4], "No"));
 		return 0;
 	}

@@ -4,6 +4,7 @@
 #include "serve.h"
 #include "util.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -29,6 +30,16 @@ static const struct argp_option options[] = {
 	{ "quiet", 'q', NULL, 0, "No line for each test", 2 },
 	{ 0 },
 };
+
+/* getaddrinfo() would take 70000 for 4464. */
+static void parse_port(struct options *o, char *arg, struct argp_state *state)
+{
+	uint64_t number;
+
+	if (isdigit((unsigned char)arg[0]) && !util_parse_number(arg, 0, UINT16_MAX, &number))
+		argp_error(state, "--port takes a number up to 65535, not '%s'", arg);
+	o->port = arg;
+}
 
 static void parse_crc(struct options *o, const char *arg, struct argp_state *state)
 {
@@ -73,7 +84,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	struct options *o = state->input;
 
 	switch (key) {
-	case 'p': o->port = arg; break;
+	case 'p': parse_port(o, arg, state); break;
 	case KEY_CRC: parse_crc(o, arg, state); break;
 	case KEY_WAIT: o->wait = EP_WAIT; break;
 	case KEY_POLL: o->wait = EP_POLL; break;

@@ -78,6 +78,8 @@ def wrong_use_says_what_is_right():
     assert "'on' or 'off'" in flue("perf", "h", "--crc", "maybe", status=2).stderr
     assert "MIN:MAX" in flue("perf", "h", "--sweep=5", status=2).stderr
     assert "too much" in flue("ping", "a", "b", status=2).stderr
+    for port in "65536", "70000", "18446744073709551617", "80x":
+        assert "up to 65535" in flue("perf", "-s", "-p", port, status=2).stderr, port
 
 
 def adapters_lists_the_software_rnic():

@@ -132,7 +132,8 @@ static int parse_ports(struct reader *r, char *word, struct policy_rule *rule)
 	    !parse_number(dash ? dash + 1 : word, UINT16_MAX, &last) || first > last) {
 		if (dash)
 			*dash = '-';
-		return refuse(r, -EINVAL, word, "is no port, range FIRST-LAST or '*'");
+		return refuse(r, -EINVAL, word,
+			      "is no port (up to 65535), range FIRST-LAST or '*'");
 	}
 	rule->port_first = (uint16_t)first;
 	rule->port_last = (uint16_t)last;
