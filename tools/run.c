@@ -2,6 +2,7 @@
 /* flue run: starts a program with the sockets library in it. */
 #include <argp.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -10,10 +11,12 @@
 #include <unistd.h>
 
 #include "cmd.h"
+#include "sockets/policy.h"
 #include "target.h"
 #include "util.h"
 
-#define LIBRARY "libflue-sockets.so"
+#define LIBRARY   "libflue-sockets.so"
+#define STATS_MAX 255 /* octets, as in the library */
 
 /* As env(1): the program's own statuses are below, those of shells are the last two. */
 enum { STATUS_US = 125, STATUS_CANNOT = 126, STATUS_MISSING = 127 };
@@ -121,6 +124,53 @@ static bool find_library(char out[PATH_MAX])
 	return false;
 }
 
+/* ---- what is said before the program starts ---- */
+
+/* The library could only say at the end that it cannot write there, or not at all. */
+static bool check_stats(const char *file)
+{
+	int fd;
+
+	if (strlen(file) > STATS_MAX) {
+		util_error("the name of the file for --stats has more than %d octets", STATS_MAX);
+		return false;
+	}
+	fd = open(file, O_WRONLY | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	if (fd < 0 && errno == ENOENT) {
+		fd = open(file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+		if (fd >= 0)
+			unlink(file); /* it comes when there is something to write */
+	}
+	if (fd < 0 && errno != ENXIO) { /* which is a pipe that nobody reads yet */
+		util_error(
+			"totals cannot be appended to %s: %s; --stats takes a file in a folder that "
+			"you may write to",
+			file, strerror(errno));
+		return false;
+	}
+	if (fd >= 0)
+		close(fd);
+	return true;
+}
+
+/* Once, here, and not by each process that the program starts. */
+static void check_rules(const char *program)
+{
+	struct policy *policy = malloc(sizeof(*policy));
+	const char *told = getenv(POLICY_TOLD);
+	struct policy_error error;
+
+	if (!policy)
+		return; /* then they will say it themselves */
+	if (policy_load(policy, policy_path(), getenv("FLUE_RULE"), &error) == 0) {
+		unsetenv(POLICY_TOLD);
+	} else if (!told || strcmp(told, error.text) != 0) {
+		util_error("%s; %s and what it starts stay on TCP", error.text, program);
+		setenv(POLICY_TOLD, error.text, 1);
+	}
+	free(policy);
+}
+
 /* ---- the environment ---- */
 
 /* A file's name that holds wherever the program goes. */
@@ -187,6 +237,9 @@ int cmd_run(int argc, char **argv)
 		util_error("%s %s", target.reason, target_explain(target.bar));
 	if (!find_library(library) || !set_environment(&run, library))
 		return STATUS_US;
+	if (run.stats && !check_stats(getenv("FLUE_STATS")))
+		return STATUS_US;
+	check_rules(run.program[0]);
 	execvp(target.path, run.program); /* which also knows scripts without "#!" */
 	util_error("cannot run %s: %s", target.path, strerror(errno));
 	return errno == ENOENT ? STATUS_MISSING : STATUS_CANNOT;

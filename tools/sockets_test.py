@@ -299,6 +299,33 @@ def broken_rules_are_told_once_and_mean_tcp():
             assert error.count(file.name + ":3: 'tpc' is neither 'flue' nor 'tcp'") == 1, error
 
 
+def broken_rules_are_told_by_the_command_and_not_by_each_process():
+    need_library()
+    socket = "%s -c 'import socket; socket.socket()'" % sys.executable
+    text = "'x' ends the rule too early"
+    error = flue("run", "sh", "-c", "%s; %s; %s" % (socket, socket, socket), FLUE_RULE="use x").stderr
+    assert error.count(text) == 1 and "sh and what it starts stay on TCP" in error, error
+    # Also from one command to the next, but not of other rules.
+    error = flue("run", FLUE, "run", "sh", "-c", socket, FLUE_RULE="use x").stderr
+    assert error.count(text) == 1, error
+    error = flue("run", "sh", "-c", "FLUE_RULE='use y' " + socket, FLUE_RULE="use x").stderr
+    assert error.count(text) == 1 and error.count("'y' ends the rule too early") == 1, error
+
+
+def run_says_at_once_that_totals_cannot_be_written():
+    with tempfile.TemporaryDirectory() as folder:
+        new = os.path.join(folder, "new")
+        flue("run", "--stats", new, "true", FLUE_LIBRARY=STAND_IN)
+        assert not os.path.exists(new)
+        for wrong in os.path.join(folder, "no/such"), folder:
+            done = flue("run", "--stats", wrong, "echo", "started", status=125, FLUE_LIBRARY=STAND_IN)
+            assert wrong in done.stderr and "--stats takes a file" in done.stderr, done.stderr
+            assert done.stdout == "", done.stdout
+        error = flue("run", "--stats", os.path.join(folder, "x" * 250), "true", status=125,
+                     FLUE_LIBRARY=STAND_IN).stderr
+        assert "more than 255 octets" in error, error
+
+
 def why_tells_the_reason_at_the_end():
     need_library()
     with Pair("--why", under=(False, True)) as pair:
@@ -315,6 +342,8 @@ TESTS = [run_hands_over_arguments_and_status, run_ends_as_env_does_when_it_canno
          sockets_shows_both_ends_of_a_lane, sockets_gives_the_reason_when_a_rule_says_tcp,
          rules_know_a_program_by_the_name_it_was_started_by,
          sockets_gives_the_reason_when_the_peer_is_plain, broken_rules_are_told_once_and_mean_tcp,
+         broken_rules_are_told_by_the_command_and_not_by_each_process,
+         run_says_at_once_that_totals_cannot_be_written,
          why_tells_the_reason_at_the_end]
 
 

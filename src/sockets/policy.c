@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <netinet/in.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <unistd.h>
@@ -410,6 +411,15 @@ static void keep_name(struct policy *p, const char *name)
 
 	memcpy(p->file, name, length);
 	p->file[length] = '\0';
+}
+
+const char *policy_path(void)
+{
+	const char *path = getenv("FLUE_RULES");
+
+	if (!path && access("/etc/flue/sockets.rules", F_OK) == 0)
+		path = "/etc/flue/sockets.rules";
+	return path;
 }
 
 int policy_load(struct policy *policy, const char *path, const char *text,

@@ -72,12 +72,21 @@ struct policy_answer {
 };
 
 /*
+ * `flue run` reads the rules before it starts a program, and says what is wrong with them; what it has said
+ * stands here, and no process of the program says the same again.
+ */
+#define POLICY_TOLD "FLUE_RULES_TOLD"
+
+/*
  * Rules of `text` (separated by ';' or newline), then those of the file; either may be NULL. 0, or
  * a negative errno, `error` filled and a policy that says TCP: -EINVAL for a broken rule, -E2BIG for
  * too many, else what the file said. Not for signal handlers.
  */
 int policy_load(struct policy *policy, const char *path, const char *text,
 		struct policy_error *error);
+
+/* The file that counts: $FLUE_RULES, or the machine's if there is one, or NULL. */
+const char *policy_path(void);
 
 /* The same for the contents of a file, without I/O but for user names. */
 int policy_parse(struct policy *policy, const char *name, const char *contents, size_t length,

@@ -82,15 +82,14 @@ static void find_name(void)
 
 static void load_rules(void)
 {
-	const char *path = getenv("FLUE_RULES");
+	const char *told = getenv(POLICY_TOLD);
 	struct policy_error error;
 
-	if (!path && access("/etc/flue/sockets.rules", F_OK) == 0)
-		path = "/etc/flue/sockets.rules";
-	settings.bad_rules = policy_load(&settings.policy, path, getenv("FLUE_RULE"), &error) != 0;
+	settings.bad_rules = policy_load(&settings.policy, policy_path(), getenv("FLUE_RULE"),
+					 &error) != 0;
 	for (uint32_t i = 0; i < settings.policy.n_rules; i++)
 		settings.user_rules |= !settings.policy.rules[i].any_user;
-	if (settings.bad_rules)
+	if (settings.bad_rules && !(told && strcmp(told, error.text) == 0))
 		report_line("flue: ", error.text, "; this program stays on TCP");
 }
 
@@ -200,6 +199,8 @@ static void read_environment(void)
 	text = getenv("FLUE_STATS");
 	if (text && strlen(text) < sizeof(settings.stats))
 		strcpy(settings.stats, text);
+	else if (text)
+		report_line("flue: ", "FLUE_STATS", " is longer than 255 octets and ignored");
 }
 
 static struct once set_up;

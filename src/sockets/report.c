@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include <arpa/inet.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -94,8 +95,11 @@ void report_process(void)
 		(unsigned long long)h->lane_rx, (unsigned long long)h->tcp_tx,
 		(unsigned long long)h->tcp_rx);
 	fd = open(settings.stats, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-	if (fd < 0)
+	if (fd < 0) {
+		report_line("flue: totals could not be appended to ", settings.stats,
+			    errno == EACCES ? ": permission denied" : "");
 		return;
+	}
 	if (real(write)(fd, line, (size_t)n) != n)
 		report_line("flue: ", settings.stats, ": could not be written");
 	real(close)(fd);
