@@ -56,6 +56,14 @@ static bool add(struct diag *diag, const struct diag_socket *s)
 	return true;
 }
 
+static void take_end(uint8_t end[18], uint8_t family, const uint32_t address[4], uint16_t port)
+{
+	memcpy(end + (family == AF_INET ? 12 : 0), address, family == AF_INET ? 4 : 16);
+	if (family == AF_INET)
+		end[10] = end[11] = 0xff;
+	memcpy(end + 16, &port, 2);
+}
+
 static bool take_message(struct diag *diag, const struct nlmsghdr *h)
 {
 	struct diag_socket s = { 0 };
@@ -67,6 +75,10 @@ static bool take_message(struct diag *diag, const struct nlmsghdr *h)
 		return true;
 	left = h->nlmsg_len - (unsigned)NLMSG_LENGTH(sizeof(*m));
 	s.cookie = (uint64_t)m->id.idiag_cookie[1] << 32 | m->id.idiag_cookie[0];
+	s.uid = m->idiag_uid;
+	s.inode = m->idiag_inode;
+	take_end(s.ends, m->idiag_family, m->id.idiag_src, m->id.idiag_sport);
+	take_end(s.ends + 18, m->idiag_family, m->id.idiag_dst, m->id.idiag_dport);
 	for (; RTA_OK(a, left); a = RTA_NEXT(a, left)) {
 		if (a->rta_type == INET_DIAG_INFO)
 			take_info(&s, RTA_DATA(a), RTA_PAYLOAD(a));
@@ -103,6 +115,23 @@ static int by_cookie(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
+static int compare_ends(const void *a, const void *b, void *sockets)
+{
+	const struct diag_socket *s = sockets;
+
+	return memcmp(s[*(const uint32_t *)a].ends, s[*(const uint32_t *)b].ends, sizeof(s->ends));
+}
+
+static void sort_by_ends(struct diag *diag)
+{
+	diag->by_ends = diag->n ? malloc(diag->n * sizeof(*diag->by_ends)) : NULL;
+	if (!diag->by_ends)
+		return;
+	for (size_t i = 0; i < diag->n; i++)
+		diag->by_ends[i] = (uint32_t)i;
+	qsort_r(diag->by_ends, diag->n, sizeof(*diag->by_ends), compare_ends, diag->sockets);
+}
+
 void diag_read(struct diag *diag)
 {
 	static const int families[] = { AF_INET, AF_INET6 };
@@ -119,10 +148,12 @@ void diag_read(struct diag *diag)
 	}
 	if (diag->n)
 		qsort(diag->sockets, diag->n, sizeof(*diag->sockets), by_cookie);
+	sort_by_ends(diag);
 }
 
 void diag_free(struct diag *diag)
 {
+	free(diag->by_ends);
 	free(diag->sockets);
 	memset(diag, 0, sizeof(*diag));
 }
@@ -132,4 +163,23 @@ const struct diag_socket *diag_find(const struct diag *diag, uint64_t cookie)
 	struct diag_socket key = { .cookie = cookie };
 
 	return diag->n ? bsearch(&key, diag->sockets, diag->n, sizeof(key), by_cookie) : NULL;
+}
+
+const struct diag_socket *diag_find_ends(const struct diag *diag, const uint8_t ends[36])
+{
+	size_t low = 0, high = diag->by_ends ? diag->n : 0;
+
+	while (low < high) {
+		size_t middle = (low + high) / 2;
+		const struct diag_socket *s = &diag->sockets[diag->by_ends[middle]];
+		int order = memcmp(s->ends, ends, sizeof(s->ends));
+
+		if (order == 0)
+			return s;
+		if (order < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return NULL;
 }

@@ -11,19 +11,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "sockets/home.h"
+#include "peers.h"
+#include "sockets/why.h"
 #include "util.h"
 
 #define LINK_TEXT "/memfd:" HOME_NAME
 #define AT_ONCE   64 /* records read in one go */
-
-static const struct {
-	const char *word, *text;
-} reasons[] = {
-#define WHY(name, word, text) { word, text },
-#include "sockets/why.def"
-#undef WHY
-};
 
 /* One more element, zeroed, of the array that *array points to; NULL: no memory. */
 static void *append(void *array, size_t *n, size_t size)
@@ -60,21 +53,30 @@ static void set_address(struct sockaddr_storage *out, uint8_t key[18],
 	}
 }
 
-static void set_reason(struct homes_connection *c, uint32_t state, uint32_t why)
+static void set_reason(struct homes_connection *c, const struct rec *r, const char *rules)
 {
-	if (state == REC_POSTED) {
+	const struct why_place place = { .uid = r->peer_uid, .rules = rules };
+
+	c->reason = WHY_NONE;
+	if (r->state == REC_POSTED) {
 		c->why = "offered";
-		c->explanation = "a lane is offered; the peer has not answered";
-	} else if (state == REC_AGREED) {
+		c->sentence = "a lane is offered; the peer has not answered";
+	} else if (r->state == REC_AGREED) {
 		c->why = "changing";
-		c->explanation = "the lane is there and will be used from the next call on";
-	} else if (why < WHY_COUNT) {
-		c->why = reasons[why].word;
-		c->explanation = reasons[why].text;
+		c->sentence = "the lane is there and will be used from the next call on";
 	} else {
-		c->why = "unknown";
-		c->explanation = "a reason that this version of the command does not know";
+		c->reason = why_number(r->why);
+		c->why = why_word(r->why);
+		c->sentence = why_sentence(r->why);
+		why_detail(c->detail, sizeof(c->detail), r->why, &place);
 	}
+}
+
+const char *homes_reason(char *out, size_t size, const struct homes_connection *c)
+{
+	snprintf(out, size, "%s%s%s", c->sentence ? c->sentence : "", *c->detail ? ": " : "",
+		 c->detail);
+	return out;
 }
 
 static bool is_connection(const struct rec *r)
@@ -83,7 +85,7 @@ static bool is_connection(const struct rec *r)
 	       r->peer.sin6_port;
 }
 
-static bool add_record(struct homes *h, size_t process, const struct rec *r)
+static bool add_record(struct homes *h, size_t process, const struct rec *r, const char *rules)
 {
 	struct homes_connection *c;
 
@@ -100,7 +102,7 @@ static bool add_record(struct homes *h, size_t process, const struct rec *r)
 	set_address(&c->local, c->key, &r->self);
 	set_address(&c->peer, c->key + 18, &r->peer);
 	if (!c->lane)
-		set_reason(c, r->state, r->why);
+		set_reason(c, r, rules);
 	c->sent.lane_bytes = r->sent.lane_bytes;
 	c->sent.messages = r->sent.calls;
 	c->received.lane_bytes = r->received.lane_bytes;
@@ -119,9 +121,10 @@ static bool makes_sense(const struct home *head, const struct stat *st)
 	       head->high <= head->records && (uint64_t)st->st_size >= size;
 }
 
-static bool add_records(struct homes *h, size_t process, int fd, uint32_t high)
+static bool add_records(struct homes *h, size_t process, int fd, const struct home *head)
 {
 	struct rec *r = aligned_alloc(_Alignof(struct rec), AT_ONCE * sizeof(*r));
+	uint32_t high = head->high;
 	bool good = r != NULL;
 
 	for (uint32_t at = 0; good && at < high; at += AT_ONCE) {
@@ -132,10 +135,17 @@ static bool add_records(struct homes *h, size_t process, int fd, uint32_t high)
 		if (got < (ssize_t)(n * sizeof(*r)))
 			break;
 		for (size_t i = 0; good && i < n; i++)
-			good = add_record(h, process, &r[i]);
+			good = add_record(h, process, &r[i], head->rules);
 	}
 	free(r);
 	return good;
+}
+
+static void make_printable(char *text, size_t size)
+{
+	text[size - 1] = '\0';
+	for (; *text; text++)
+		*text = isprint((unsigned char)*text) ? *text : '?';
 }
 
 static void set_program(struct homes_process *p, const char program[32])
@@ -185,7 +195,8 @@ bool homes_add(struct homes *h, int fd, pid_t pid)
 			p->lanes = head->lanes;
 			p->stepdowns = head->stepdowns;
 			set_program(p, head->program);
-			good = add_records(h, h->n_processes - 1, fd, head->high);
+			make_printable(head->rules, sizeof(head->rules));
+			good = add_records(h, h->n_processes - 1, fd, head);
 		}
 	}
 	free(head);
@@ -300,6 +311,7 @@ bool homes_read(struct homes *h, uid_t uid)
 	}
 	diag_read(&diag);
 	homes_finish(h, &diag);
+	peers_explain(h, &diag);
 	diag_free(&diag);
 	return true;
 }

@@ -28,9 +28,11 @@ struct homes_connection {
 	struct sockaddr_storage local, peer;
 	uint64_t cookie;
 	bool lane;
-	bool active;                   /* this end connected */
-	const char *why, *explanation; /* of TCP; a word and a sentence */
-	bool known;                    /* to the kernel, in our network namespace */
+	bool active;                /* this end connected */
+	const char *why, *sentence; /* of TCP; a word and a sentence */
+	char detail[128];           /* what the sentence is about, or "" */
+	uint32_t reason;            /* enum why */
+	bool known;                 /* to the kernel, in our network namespace */
 	struct homes_flow sent, received;
 	size_t other;    /* the other end, an index, or HOMES_NONE */
 	uint8_t key[36]; /* addresses and ports, ours first */
@@ -54,6 +56,9 @@ struct homes {
 /* All homes of processes of `uid`, and the kernel's figures. False: no memory, or no /proc. */
 bool homes_read(struct homes *homes, uid_t uid);
 void homes_free(struct homes *homes);
+
+/* The reason with what it is about; "" for a lane. */
+const char *homes_reason(char *out, size_t size, const struct homes_connection *c);
 
 /* The parts of it. One home, by descriptor, and the process that has it. False: no memory. */
 bool homes_add(struct homes *homes, int fd, pid_t pid);

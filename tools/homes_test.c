@@ -102,7 +102,7 @@ static void home_is_read_record_by_record(void **st)
 	assert_int_equal(homes.n_connections, 3);
 	/* By address: IPv4 before fd00::1, then by port. */
 	assert_string_equal(homes.connections[0].why, "stdio");
-	assert_non_null(strstr(homes.connections[0].explanation, "stdio stream"));
+	assert_non_null(strstr(homes.connections[0].sentence, "stdio stream"));
 	assert_true(homes.connections[1].lane && homes.connections[1].active);
 	assert_null(homes.connections[1].why);
 	assert_int_equal(homes.connections[1].sent.lane_bytes, 1000);
@@ -212,8 +212,9 @@ static void records_that_make_no_sense_do_no_harm(void **st)
 
 static void two_ends_find_each_other_and_the_kernels_figures(void **st)
 {
-	struct diag_socket sockets[] = { { 5, 50, 500 }, { 9, 90, 900 } };
-	struct diag diag = { sockets, 2 };
+	struct diag_socket sockets[] = { { .cookie = 5, .sent = 50, .received = 500 },
+					 { .cookie = 9, .sent = 90, .received = 900 } };
+	struct diag diag = { .sockets = sockets, .n = 2 };
 	struct view view = { .end = "\n" };
 	struct homes homes = { 0 };
 	char *text = NULL;

@@ -194,13 +194,17 @@ sys.stdin.readline()
 """
 
 
+# The machine's rules are not ours.
+HERMETIC = {"FLUE_RULES": "/dev/null"}
+
+
 class Pair:
     """A client and a server that talked, and hold their connection while we look."""
 
-    def __init__(self, *arguments, under=(True, True), python=sys.executable, **more):
+    def __init__(self, *arguments, under=(True, True), python=sys.executable, user=None, **more):
         run = [FLUE, "run", *arguments]
         self.python = python
-        self.server = self.start(run if under[0] else [], SERVER, more=more)
+        self.server = self.start(run if under[0] else [], SERVER, more=more, user=user)
         port = self.server.stdout.readline().strip()
         self.client = self.start(run if under[1] else [], CLIENT, port, more=more)
         line = self.client.stdout.readline()
@@ -208,10 +212,11 @@ class Pair:
             self.client.kill()
             raise AssertionError("the client failed: " + line + self.client.stderr.read())
 
-    def start(self, run, program, *arguments, more):
+    def start(self, run, program, *arguments, more, user=None):
         process = subprocess.Popen([*run, self.python, "-c", program, *arguments],
                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, text=True, env=environment(**more))
+                                   stderr=subprocess.PIPE, text=True, user=user,
+                                   env=environment(**dict(HERMETIC, **more)))
         process.timer = threading.Timer(PATIENCE, process.kill)
         process.timer.start()
         return process
@@ -264,6 +269,72 @@ def sockets_gives_the_reason_when_a_rule_says_tcp():
         end = pair.look()[pair.client.pid]
         assert end["way"] == "tcp" and end["why"] == "rule", end
         assert end["sent"]["tcp_bytes"] == 200000 and end["sent"]["lane_bytes"] == 0, end
+
+
+def sockets_names_the_rule_also_of_the_other_end():
+    need_library()
+    with tempfile.NamedTemporaryFile("w", suffix=".rules") as file:
+        file.write("# mine\n\nuse tcp listen * *\n")
+        file.flush()
+        with Pair("--rules", file.name) as pair:
+            ends = pair.look()
+            client, server = ends[pair.client.pid], ends[pair.server.pid]
+            assert server["why"] == "rule" and server["about"] == "line 3 of " + file.name, server
+            assert client["why"] == "peer-keeps-tcp" and client["peer_pid"] == pair.server.pid, client
+            assert client["about"] == "a rule says TCP: line 3 of " + file.name, client
+            assert client["explanation"].startswith("the other end keeps it on TCP: "), client
+    with Pair(FLUE_RULE="use flue connect * *;use tcp listen * *") as pair:
+        assert pair.look()[pair.server.pid]["about"] == "rule 2 of FLUE_RULE", pair.look()
+
+
+def sockets_names_the_program_without_the_library():
+    need_library()
+    with Pair(under=(False, True)) as pair:
+        end = pair.look()[pair.client.pid]
+        assert end["why"] == "plain-peer" and end["about"].endswith("[%d]" % pair.server.pid), end
+        assert end["explanation"] == "the peer's program does not run under Flue: " + end["about"], end
+
+
+def sockets_and_why_name_the_other_user():
+    need_library()
+    if os.geteuid() != 0:
+        raise Skip("only root can run the server as somebody else")
+    try:
+        subprocess.run([FLUE, "version"], user=65534, check=True, stdout=subprocess.DEVNULL)
+    except (OSError, subprocess.SubprocessError):
+        raise Skip("others may not run what was built here") from None
+    # Which everybody may run.
+    with Pair("--why", user=65534, python="/usr/bin/python3") as pair:
+        end = pair.look()[pair.client.pid]
+        assert end["why"] == "other-user" and "(65534)" in end["about"], end
+        assert "[%d]" % pair.server.pid in end["about"], end
+    assert re.search(r"runs for another user: \w+ \(65534\)", pair.finish()[0]), pair.finish()
+
+
+def why_names_addresses_and_option():
+    need_library()
+    program = """
+import os, socket
+s = socket.create_server(("127.0.0.1", 0))
+unused = socket.socket()
+unused.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+unused.close()
+if os.fork() == 0:
+    c = socket.socket()
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+    c.connect(s.getsockname())
+    c.sendall(b"x")
+    c.recv(1)  # which a reset ends
+    raise SystemExit
+c, _ = s.accept()
+c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\\1" + b"\\0" * 7)
+c.close()
+os.wait()
+"""
+    error = flue("run", "--why", sys.executable, "-c", program).stderr
+    found = re.findall(r"127\.0\.0\.1 port \d+ to 127\.0\.0\.1 port \d+ was on TCP: (.*)", error)
+    assert len(found) == 2, error
+    assert "the program uses what only TCP has: SO_RCVLOWAT" in found, error
 
 
 def rules_know_a_program_by_the_name_it_was_started_by():
@@ -341,6 +412,9 @@ TESTS = [run_hands_over_arguments_and_status, run_ends_as_env_does_when_it_canno
          help_and_manual_know_them, sockets_refuses_wrong_use, sockets_watches_until_interrupted,
          sockets_shows_both_ends_of_a_lane, sockets_gives_the_reason_when_a_rule_says_tcp,
          rules_know_a_program_by_the_name_it_was_started_by,
+         sockets_names_the_rule_also_of_the_other_end,
+         sockets_names_the_program_without_the_library, sockets_and_why_name_the_other_user,
+         why_names_addresses_and_option,
          sockets_gives_the_reason_when_the_peer_is_plain, broken_rules_are_told_once_and_mean_tcp,
          broken_rules_are_told_by_the_command_and_not_by_each_process,
          run_says_at_once_that_totals_cannot_be_written,

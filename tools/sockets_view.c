@@ -106,7 +106,7 @@ static void fill(struct row *row, const struct view *view, const struct homes *h
 	}
 	util_count_text(row->cell[MESSAGES_OUT], c->sent.messages);
 	util_count_text(row->cell[MESSAGES_IN], c->received.messages);
-	snprintf(row->cell[WHY], UTIL_TEXT_MAX, "%s", c->explanation ? c->explanation : "");
+	homes_reason(row->cell[WHY], UTIL_TEXT_MAX, c);
 	if (view->before)
 		fill_rates(row, view);
 }
@@ -263,17 +263,20 @@ static json_t *flow_json(const struct homes_connection *c, const struct homes_fl
 
 static json_t *connection_json(const struct homes *h, const struct homes_connection *c)
 {
+	char reason[256];
 	const struct homes_process *p = &h->processes[c->process], *peer = NULL;
 
 	if (c->other != HOMES_NONE)
 		peer = &h->processes[h->connections[c->other].process];
-	return json_pack("{s:i, s:s, s:o, s:o, s:o, s:s?, s:s, s:s?, s:s?, s:o, s:o}", "pid",
+	return json_pack("{s:i, s:s, s:o, s:o, s:o, s:s?, s:s, s:s?, s:s?, s:s?, s:o, s:o}", "pid",
 			 (int)p->pid, "program", p->program, "local", address_json(&c->local),
 			 "peer", address_json(&c->peer), "peer_pid",
 			 peer ? json_integer(peer->pid) : json_null(), "peer_program",
 			 peer ? peer->program : NULL, "way", c->lane ? "lane" : "tcp", "why",
-			 c->why, "explanation", c->explanation, "sent", flow_json(c, &c->sent),
-			 "received", flow_json(c, &c->received));
+			 c->why, "explanation",
+			 c->why ? homes_reason(reason, sizeof(reason), c) : NULL, "about",
+			 *c->detail ? c->detail : NULL, "sent", flow_json(c, &c->sent), "received",
+			 flow_json(c, &c->received));
 }
 
 json_t *sockets_view_json(const struct homes *h)

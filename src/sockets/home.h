@@ -73,7 +73,7 @@ struct home;
 struct rec {
 	/* identity: for the tool and for finding the peer */
 	_Alignas(128) _Atomic uint32_t state; /* enum rec_state */
-	_Atomic uint32_t why;                 /* enum why */
+	_Atomic uint32_t why;                 /* see why.h */
 	struct home *home;                    /* where it stands, in the processes of the family */
 	uint32_t number;                      /* ... and at which place */
 	uint64_t cookie;
@@ -87,7 +87,8 @@ struct rec {
 	uint32_t role;          /* enum rec_role */
 	/* towards eligibility */
 	uint32_t turns;
-	uint32_t last; /* 1: sent last, 2: received last */
+	uint32_t last;     /* 1: sent last, 2: received last */
+	uint32_t peer_uid; /* of a peer that did not come; see WHY_USER */
 	uint64_t young_tx, young_rx;
 	uint64_t check_at; /* octets or turns at which the offer is looked at again */
 	uint32_t checks;
@@ -152,6 +153,7 @@ struct home {
 		_Atomic uint32_t held; /* descriptors in all */
 		_Atomic uint64_t space; /* in which the number means something */
 	} seat[HOME_SEATS];
+	char rules[256]; /* the file of rules, or "" */
 	_Alignas(4096) struct rec rec[];
 };
 

@@ -9,7 +9,9 @@
 #include "sockets/hook.h"
 #include "sockets/ops_lane.h"
 #include "sockets/order.h"
+#include "sockets/report.h"
 #include "sockets/user.h"
+#include "sockets/why.h"
 
 #define RCVTIMEO_NEW 66 /* with 64 bits for the time everywhere */
 
@@ -107,14 +109,18 @@ HOOK int connect(int fd, const struct sockaddr *address, socklen_t size)
 		sock_pin(r, fd, WHY_SHUT);
 	result = real(connect)(fd, native(address, size, &copy), size);
 	order_tick();
+	saved = errno;
+	if (!r)
+		r = sock_of(fd); /* on TCP for good, but a connection */
 	if (!r)
 		return result;
-	saved = errno;
 	if (result == 0 || saved == EINPROGRESS || saved == EINTR || saved == EALREADY) {
 		if (r->role == ROLE_UNKNOWN)
 			r->role = ROLE_ACTIVE;
-		if (result == 0)
+		if (result == 0) {
 			sock_connected(r);
+			report_connected(r, fd);
+		}
 	}
 	errno = saved;
 	return result;
@@ -150,6 +156,7 @@ static int accepted(int listener, int fd, int flags)
 		sock_pin(r, fd, atomic_load(&l->state) == REC_PLAIN ? l->why : WHY_NATIVE);
 	else
 		sock_connected(r);
+	report_connected(r, fd);
 	return fd;
 }
 
@@ -220,14 +227,14 @@ static int switched_option(struct rec *r, int fd, int level, int name, const voi
 		atomic_fetch_or(&r->flags, REC_TIMED);
 	/* A lane must be left before the kernel acts on what only it can do. */
 	if (!can && r->ops.bound >= 0)
-		sock_pin(r, fd, WHY_OPTION);
+		sock_pin(r, fd, why_option(level, name));
 	result = real(setsockopt)(fd, level, name, value, size);
 	if (result != 0)
 		return result;
 	/* The native socket has taken it; now the protocols. */
 	ops_option(&r->ops, level, name, value, size);
 	if (!can || r->ops.bound == OPS_NATIVE)
-		sock_pin(r, fd, WHY_OPTION);
+		sock_pin(r, fd, why_option(level, name));
 	return result;
 }
 
@@ -339,7 +346,7 @@ static int do_fcntl(int fd, int command, void *argument)
 		else
 			atomic_fetch_and(&r->flags, ~(uint32_t)REC_NONBLOCK);
 		if ((long)argument & O_ASYNC)
-			sock_pin(r, fd, WHY_OPTION);
+			sock_pin(r, fd, why_act(WHY_ACT_ASYNC));
 	}
 	return result;
 }

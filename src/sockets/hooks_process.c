@@ -11,6 +11,7 @@
 #include "sockets/hook.h"
 #include "sockets/meet.h"
 #include "sockets/report.h"
+#include "sockets/why.h"
 
 /* --- other programs */
 
@@ -251,7 +252,7 @@ static void back_to_tcp(int fd, struct rec *r, void *arg)
 		meet_withdraw(r);
 		atomic_store(&r->state, REC_YOUNG);
 	} else if (atomic_load(&r->state) >= REC_AGREED) {
-		sock_pin(r, fd, WHY_OPTION);
+		sock_pin(r, fd, why_act(WHY_ACT_SECCOMP));
 	}
 }
 

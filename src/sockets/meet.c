@@ -37,6 +37,7 @@ static uint8_t mailbox_name[MAILBOX_NAME];
 struct other_end {
 	uint64_t cookie;
 	uint32_t uid;
+	uint32_t inode;  /* 0: no program has it yet, or any more */
 	uint32_t unread; /* octets in its queue */
 	uint32_t unsent; /* octets that it holds back, as our end has no room for them */
 };
@@ -100,6 +101,7 @@ static bool ask_kernel(const struct rec *r, struct other_end *out)
 		return false;
 	out->cookie = answer.msg.id.idiag_cookie[0] | (uint64_t)answer.msg.id.idiag_cookie[1] << 32;
 	out->uid = answer.msg.idiag_uid;
+	out->inode = answer.msg.idiag_inode;
 	out->unread = answer.msg.idiag_rqueue;
 	out->unsent = find_unsent((const struct rtattr *)answer.rest,
 				  (size_t)n - offsetof(typeof(answer), rest));
@@ -514,6 +516,16 @@ bool meet_peer_unread(const struct rec *r, size_t *n)
 	if (!ask_kernel(r, &end))
 		return false;
 	*n = end.unread;
+	return true;
+}
+
+bool meet_peer_user(const struct rec *r, uint32_t *uid)
+{
+	struct other_end end;
+
+	if (!ask_kernel(r, &end) || end.inode == 0)
+		return false;
+	*uid = end.uid;
 	return true;
 }
 

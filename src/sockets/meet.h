@@ -25,6 +25,8 @@ enum meet_result {
 enum meet_result meet_peer(struct rec *r, enum why *why);
 /* Has somebody taken our offer? LANE, POSTED (not yet), or NEVER. */
 enum meet_result meet_check(struct rec *r, enum why *why);
+/* For which user the other end's program runs; false: nobody knows. */
+bool meet_peer_user(const struct rec *r, uint32_t *uid);
 /* How much the other end has in its queue; false: nobody knows. */
 bool meet_peer_unread(const struct rec *r, size_t *n);
 /* Take our offer away. */

@@ -5,6 +5,7 @@
 #include <netinet/tcp.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <flue/offload.h>
 
@@ -45,6 +46,7 @@ static int refuse(struct rec *r, enum why why)
 	atomic_store_explicit(&r->why, why, memory_order_relaxed);
 	switch (why) {
 	case WHY_REMOTE: return -EHOSTUNREACH;
+	case WHY_USER:
 	case WHY_PEER: return -ECONNREFUSED;
 	case WHY_SHUT: return -ESHUTDOWN;
 	case WHY_LIMIT: return -ENOBUFS;
@@ -55,15 +57,23 @@ static int refuse(struct rec *r, enum why why)
 	}
 }
 
+/* Whose is it? Asked once. */
+static enum why absent(struct rec *r)
+{
+	if (r->goal == 0 && meet_peer_user(r, &r->peer_uid) && r->peer_uid != geteuid())
+		return WHY_USER;
+	return atomic_load(&r->why) == WHY_USER ? WHY_USER : WHY_PEER;
+}
+
 /* The peer did not come. It may yet: another process may have the connection by then. So a connection that
  * goes on moving octets asks again, a few times in its life. */
 static int no_peer(struct rec *r)
 {
 	if (r->goal >= BYTES_LAST)
-		return refuse(r, WHY_PEER);
+		return refuse(r, absent(r));
+	atomic_store_explicit(&r->why, absent(r), memory_order_relaxed);
 	r->goal = r->goal < BYTES_AGAIN ? BYTES_AGAIN : r->goal * 16;
 	r->checks = 0;
-	atomic_store_explicit(&r->why, WHY_PEER, memory_order_relaxed);
 	change(r, REC_POSTED, REC_YOUNG);
 	return -EAGAIN;
 }

@@ -203,27 +203,35 @@ static int parse_address(struct reader *r, char *word, struct policy_rule *rule)
 
 /* ---- user names ---- */
 
-/* A line "name:password:uid:..." of at most POLICY_LINE_MAX octets. */
-static bool passwd_line(char *line, const char *name, uid_t *uid)
+/* What is known of a user, and what is asked for. */
+struct user {
+	char name[POLICY_LINE_MAX + 1];
+	uid_t uid;
+	bool by_name;
+};
+
+/* A line "name:password:uid:..." of at most POLICY_LINE_MAX octets: is it the one? */
+static bool passwd_line(char *line, struct user *user)
 {
-	char *colon = strchr(line, ':'), *second, *third;
+	char *colon = strchr(line, ':');
+	char *second = colon ? strchr(colon + 1, ':') : NULL;
+	char *third = second ? strchr(second + 1, ':') : NULL;
 	uint32_t number;
 
-	if (!colon || (size_t)(colon - line) != strlen(name) ||
-	    strncmp(line, name, strlen(name)) != 0)
-		return false;
-	second = strchr(colon + 1, ':');
-	third = second ? strchr(second + 1, ':') : NULL;
 	if (!third)
 		return false;
-	*third = '\0';
-	if (!parse_number(second + 1, UINT32_MAX, &number))
+	*colon = *third = '\0';
+	if (user->by_name ? strcmp(line, user->name) != 0 : !*line)
 		return false;
-	*uid = number;
+	if (!parse_number(second + 1, UINT32_MAX, &number) ||
+	    (!user->by_name && number != user->uid))
+		return false;
+	memcpy(user->name, line, strlen(line) + 1);
+	user->uid = number;
 	return true;
 }
 
-static bool find_user(const char *name, uid_t *uid)
+static bool find_user(struct user *user)
 {
 	char line[POLICY_LINE_MAX + 1], buffer[1024];
 	int fd = open("/etc/passwd", O_RDONLY | O_CLOEXEC | O_NOCTTY);
@@ -242,17 +250,31 @@ static bool find_user(const char *name, uid_t *uid)
 				continue;
 			}
 			line[length] = '\0';
-			found = passwd_line(line, name, uid);
+			found = passwd_line(line, user);
 			length = 0;
 		}
 	}
 	close(fd);
 	line[length] = '\0'; /* a last line without an end */
-	return found || passwd_line(line, name, uid);
+	return found || passwd_line(line, user);
+}
+
+bool policy_user_name(uid_t uid, char *out, size_t size)
+{
+	struct user user = { .uid = uid };
+	size_t length;
+
+	if (!find_user(&user))
+		return false;
+	length = min_size(strlen(user.name), size - 1);
+	memcpy(out, user.name, length);
+	out[length] = '\0';
+	return true;
 }
 
 static int parse_user(struct reader *r, char *word, struct policy_rule *rule)
 {
+	struct user user = { .by_name = true };
 	uint32_t number;
 
 	if (strcmp(word, "*") == 0)
@@ -262,8 +284,10 @@ static int parse_user(struct reader *r, char *word, struct policy_rule *rule)
 		rule->uid = number;
 		return 0;
 	}
-	if (!find_user(word, &rule->uid))
+	memcpy(user.name, word, strlen(word) + 1); /* part of a line */
+	if (!find_user(&user))
 		return refuse(r, -EINVAL, word, "is no user in /etc/passwd; the number works too");
+	rule->uid = user.uid;
 	return 0;
 }
 

@@ -11,6 +11,7 @@
 #define FLUE_SOCKETS_POLICY_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
 #include <sys/types.h>
@@ -93,6 +94,9 @@ int policy_parse(struct policy *policy, const char *name, const char *contents, 
 		 struct policy_error *error);
 
 struct policy_answer policy_ask(const struct policy *policy, const struct policy_query *query);
+
+/* The name of a user in /etc/passwd; false: none there. */
+bool policy_user_name(uid_t uid, char *out, size_t size);
 
 /* The names of this process, for queries; empty where the system does not tell. */
 struct policy_self {

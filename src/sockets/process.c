@@ -350,6 +350,7 @@ static struct home *make_home(void)
 	h->pid = getpid();
 	h->records = HOME_RECORDS;
 	memcpy(h->program, process_name, sizeof(h->program));
+	memccpy(h->rules, settings.policy.file, 0, sizeof(h->rules) - 1);
 	h->magic = HOME_MAGIC;
 	if (!family_founded(h)) {
 		munmap(h, size);

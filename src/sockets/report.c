@@ -9,17 +9,7 @@
 #include "sockets/real.h"
 #include "sockets/report.h"
 #include "sockets/sock.h"
-
-static const char *const texts[] = {
-#define WHY(name, word, text) text,
-#include "sockets/why.def"
-#undef WHY
-};
-
-const char *report_why(uint32_t why)
-{
-	return why < WHY_COUNT ? texts[why] : "?";
-}
+#include "sockets/why.h"
 
 void report_line(const char *a, const char *b, const char *c)
 {
@@ -34,24 +24,47 @@ void report_line(const char *a, const char *b, const char *c)
 		return;
 }
 
+static const char *address(char text[INET6_ADDRSTRLEN], const struct sockaddr_in6 *a)
+{
+	if (!inet_ntop(AF_INET6, &a->sin6_addr, text, INET6_ADDRSTRLEN))
+		return "?";
+	return strncmp(text, "::ffff:", 7) ? text : text + 7;
+}
+
 static void say_why(const struct rec *r)
 {
-	char from[INET6_ADDRSTRLEN] = "?", to[INET6_ADDRSTRLEN] = "?";
-	char line[256];
+	const struct why_place place = { .uid = r->peer_uid, .rules = settings.policy.file };
+	char from[INET6_ADDRSTRLEN], to[INET6_ADDRSTRLEN], ends[160], text[512];
 
-	inet_ntop(AF_INET6, &r->self.sin6_addr, from, sizeof(from));
-	inet_ntop(AF_INET6, &r->peer.sin6_addr, to, sizeof(to));
-	snprintf(line, sizeof(line), "%s[%d]: %s port %u to %s port %u was on TCP: ", process_name,
-		 getpid(), strncmp(from, "::ffff:", 7) ? from : from + 7, ntohs(r->self.sin6_port),
-		 strncmp(to, "::ffff:", 7) ? to : to + 7, ntohs(r->peer.sin6_port));
-	report_line("flue: ", line, report_why(atomic_load(&r->why)));
+	if (sock_flag(r, REC_NAMED))
+		snprintf(ends, sizeof(ends), "%s port %u to %s port %u", address(from, &r->self),
+			 ntohs(r->self.sin6_port), address(to, &r->peer), ntohs(r->peer.sin6_port));
+	else
+		strcpy(ends, "a connection that ended early");
+	snprintf(text, sizeof(text), "%s[%d]: %s was on TCP: ", process_name, getpid(), ends);
+	why_text(text + strlen(text), sizeof(text) - strlen(text), atomic_load(&r->why), &place);
+	report_line("flue: ", text, "");
+}
+
+void report_connected(struct rec *r, int fd)
+{
+	if (settings.why)
+		sock_identify(r, fd);
+}
+
+/* A socket that went back to TCP before it was connected may never have been. */
+static bool was_connected(struct rec *r, int fd)
+{
+	if (atomic_load(&r->state) != REC_PLAIN || r->role != ROLE_UNKNOWN)
+		return true;
+	return fd < 0 || sock_identify(r, fd);
 }
 
 void report_connection(struct home *h, struct rec *r, int fd)
 {
 	uint32_t state = atomic_load(&r->state);
 
-	if (state < REC_YOUNG || sock_flag(r, REC_LISTEN))
+	if (state < REC_YOUNG || sock_flag(r, REC_LISTEN) || !was_connected(r, fd))
 		return;
 	atomic_fetch_add(&h->connections, 1);
 	if (sock_flag(r, REC_ELIGIBLE)) {

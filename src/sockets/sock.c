@@ -13,6 +13,7 @@
 #include "sockets/report.h"
 #include "sockets/sock.h"
 #include "sockets/stream.h"
+#include "sockets/why.h"
 
 _Atomic(struct sock_entry *) sock_chunks[SOCK_FDS / SOCK_CHUNK];
 static _Atomic int highest = -1; /* number ever entered */
@@ -200,8 +201,10 @@ void sock_look_connected(struct rec *r, int fd)
 	socklen_t size = sizeof(a);
 	int saved = errno;
 
-	if (real(getpeername)(fd, (struct sockaddr *)&a, &size) == 0)
+	if (real(getpeername)(fd, (struct sockaddr *)&a, &size) == 0) {
 		sock_connected(r);
+		report_connected(r, fd);
+	}
 	errno = saved;
 }
 
@@ -217,7 +220,7 @@ bool sock_identify(struct rec *r, int fd)
 		return false;
 	if (memcmp(&r->self.sin6_addr, &r->peer.sin6_addr, 16) == 0 &&
 	    r->self.sin6_port == r->peer.sin6_port) {
-		r->why = WHY_OPTION; /* connected to itself */
+		r->why = why_act(WHY_ACT_SELF);
 		ops_step_down(&r->ops);
 		atomic_compare_exchange_strong(&r->state, &young, REC_PLAIN);
 		return false;

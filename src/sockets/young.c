@@ -24,6 +24,7 @@
 #include "sockets/sock.h"
 #include "sockets/stream.h"
 #include "sockets/stream_priv.h"
+#include "sockets/why.h"
 
 /* Requests and replies before a lane is looked for: those that carry one never pay. */
 #define TURNS_ENOUGH 2
@@ -173,15 +174,19 @@ static void to_policy(struct policy_address *out, const struct sockaddr_in6 *in)
 static bool rules_deny(struct rec *r)
 {
 	struct policy_query q = { .program = settings.self.program, .alias = settings.self.alias };
+	struct policy_answer answer;
 
 	if (settings.user_rules)
 		q.uid = geteuid();
 	q.role = r->role == ROLE_PASSIVE ? POLICY_LISTEN : POLICY_CONNECT;
 	to_policy(&q.local, &r->self);
 	to_policy(&q.remote, &r->peer);
-	if (!settings.bad_rules && policy_ask(&settings.policy, &q).offload)
+	answer = policy_ask(&settings.policy, &q);
+	if (!settings.bad_rules && answer.offload)
 		return false;
-	atomic_store_explicit(&r->why, settings.bad_rules ? WHY_RULES : WHY_POLICY,
+	atomic_store_explicit(&r->why,
+			      why_rule(settings.bad_rules ? WHY_RULES : WHY_POLICY,
+				       answer.from_file, answer.line),
 			      memory_order_relaxed);
 	return true;
 }

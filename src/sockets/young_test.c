@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* From TCP onto a lane. */
 #include "sockets/stream_test.h"
+#include "sockets/why.h"
 
 static uint64_t through_lane(void)
 {
@@ -129,7 +130,7 @@ static void switch_asks_nobody_when_a_rule_denies(void **st)
 	take(far, far_fd, 1, 10);
 	assert_int_equal(far->ops.bound, OPS_NATIVE);
 	assert_int_equal(atomic_load(&far->state), REC_PLAIN);
-	assert_int_equal(far->why, WHY_POLICY);
+	assert_int_equal(why_number(far->why), WHY_POLICY);
 	assert_int_equal(near->ops.bound, OPS_UNDECIDED);
 	assert_int_equal(atomic_load(&near->state), REC_POSTED);
 	settings.bad_rules = true;
@@ -137,7 +138,7 @@ static void switch_asks_nobody_when_a_rule_denies(void **st)
 	end(st);
 	begin(st);
 	put(near, near_fd, 1, 10);
-	assert_int_equal(near->why, WHY_RULES);
+	assert_int_equal(why_number(near->why), WHY_RULES);
 	memset(&settings.policy, 0, sizeof(settings.policy));
 	settings.bad_rules = false;
 }
