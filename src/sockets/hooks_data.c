@@ -8,6 +8,7 @@
 #include "sockets/order.h"
 #include "sockets/stream_priv.h"
 #include "sockets/user.h"
+#include "sockets/why.h"
 
 /* Requests that only TCP understands. */
 #define SEND_PLAIN    (MSG_OOB | MSG_ZEROCOPY | MSG_FASTOPEN)
@@ -52,7 +53,7 @@ static struct rec *send_live(int fd, int flags)
 
 	if (!r || !(flags & SEND_PLAIN))
 		return r;
-	sock_pin(r, fd, WHY_OPTION);
+	sock_pin(r, fd, why_flags(flags));
 	return NULL;
 }
 
@@ -283,7 +284,7 @@ HOOK ssize_t sendmsg(int fd, const struct msghdr *msg, int flags)
 	if (!r || bad_to_send(msg))
 		return real(sendmsg)(fd, msg, flags);
 	if (msg->msg_controllen) {
-		sock_pin(r, fd, WHY_OPTION);
+		sock_pin(r, fd, why_act(WHY_ACT_CONTROL));
 		return real(sendmsg)(fd, msg, flags);
 	}
 	return SEND(fd, msg->msg_iov, msg->msg_iovlen, list_size(msg->msg_iov, msg->msg_iovlen),
@@ -480,7 +481,7 @@ HOOK ssize_t sendfile(int fd, int from, off_t *offset, size_t n)
 	ssize_t sent = STREAM_AGAIN;
 
 	if (source)
-		sock_pin(source, from, WHY_OPTION);
+		sock_pin(source, from, why_act(WHY_ACT_SENDFILE));
 	while (sent == STREAM_AGAIN) {
 		r = sock_live(fd);
 		if (!r || n == 0 || (offset && !user_writable(offset, sizeof(*offset)))) {
@@ -490,7 +491,7 @@ HOOK ssize_t sendfile(int fd, int from, off_t *offset, size_t n)
 			sent = real(sendfile)(fd, from, offset, n);
 			after_send(r, fd, sent, 0);
 		} else if (lseek(from, 0, SEEK_CUR) < 0) {
-			sock_pin(r, fd, WHY_OPTION);
+			sock_pin(r, fd, why_act(WHY_ACT_SENDFILE));
 			sent = real(sendfile)(fd, from, offset, n);
 		} else {
 			sent = send_file(r, fd, from, offset, n);
@@ -504,7 +505,7 @@ static void pin_for_pipe(int fd)
 	struct rec *r = sock_live(fd);
 
 	if (r)
-		sock_pin(r, fd, WHY_OPTION);
+		sock_pin(r, fd, why_act(WHY_ACT_SPLICE));
 }
 
 /* Out of a lane into a pipe: what the pipe takes is taken out of the lane, and no more. */

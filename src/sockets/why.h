@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/socket.h>
 
 #include "sockets/home.h"
 
@@ -32,6 +33,13 @@ enum why why_rule(enum why why, bool from_file, uint32_t line);
 /* WHY_OPTION, and which. */
 enum why why_option(int level, int name);
 enum why why_act(enum why_act act);
+/* Of flags for send(). */
+static inline enum why why_flags(int flags)
+{
+	return why_act(flags & MSG_OOB        ? WHY_ACT_URGENT
+		       : flags & MSG_ZEROCOPY ? WHY_ACT_ZEROCOPY
+					      : WHY_ACT_FASTOPEN);
+}
 
 /* What a reason is about, beside itself. */
 struct why_place {

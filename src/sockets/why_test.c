@@ -77,7 +77,8 @@ static void why_names_the_act(void **st)
 		assert_int_equal(why_number(why), WHY_OPTION);
 		assert_true(strlen(text(why)) > strlen(why_sentence(why)) + 2);
 	}
-	assert_non_null(strstr(text(why_act(WHY_ACT_URGENT)), "MSG_OOB"));
+	assert_non_null(strstr(text(why_flags(MSG_OOB | MSG_DONTWAIT)), "MSG_OOB"));
+	assert_non_null(strstr(text(why_flags(MSG_ZEROCOPY)), "MSG_ZEROCOPY"));
 }
 
 static void why_names_the_user(void **st)
