@@ -121,7 +121,8 @@ static bool makes_sense(const struct home *head, const struct stat *st)
 	       head->high <= head->records && (uint64_t)st->st_size >= size;
 }
 
-static bool add_records(struct homes *h, size_t process, int fd, const struct home *head)
+bool homes_each(int fd, const struct home *head, bool (*call)(const struct rec *r, void *arg),
+		void *arg)
 {
 	struct rec *r = aligned_alloc(_Alignof(struct rec), AT_ONCE * sizeof(*r));
 	uint32_t high = head->high;
@@ -135,7 +136,7 @@ static bool add_records(struct homes *h, size_t process, int fd, const struct ho
 		if (got < (ssize_t)(n * sizeof(*r)))
 			break;
 		for (size_t i = 0; good && i < n; i++)
-			good = add_record(h, process, &r[i], head->rules);
+			good = call(&r[i], arg);
 	}
 	free(r);
 	return good;
@@ -148,12 +149,21 @@ static void make_printable(char *text, size_t size)
 		*text = isprint((unsigned char)*text) ? *text : '?';
 }
 
-static void set_program(struct homes_process *p, const char program[32])
+struct home *homes_head(int fd)
 {
-	for (size_t i = 0; i < 32 && program[i]; i++)
-		p->program[i] = isprint((unsigned char)program[i]) ? program[i] : '?';
-	if (!p->program[0])
-		strcpy(p->program, "?");
+	struct home *head = aligned_alloc(_Alignof(struct home), sizeof(*head));
+	struct stat st;
+
+	if (head && !fstat(fd, &st) && S_ISREG(st.st_mode) &&
+	    pread(fd, head, sizeof(*head), 0) == (ssize_t)sizeof(*head) && makes_sense(head, &st)) {
+		make_printable(head->program, sizeof(head->program));
+		make_printable(head->rules, sizeof(head->rules));
+		if (!head->program[0])
+			strcpy(head->program, "?");
+		return head;
+	}
+	free(head);
+	return NULL;
 }
 
 /* Children have the home of their parent until they make their own. */
@@ -171,32 +181,42 @@ static bool seen_before(struct homes *h, const struct stat *st, pid_t pid, pid_t
 	return false;
 }
 
+struct adding {
+	struct homes *homes;
+	size_t process;
+	const char *rules;
+};
+
+static bool add_one(const struct rec *r, void *arg)
+{
+	const struct adding *a = arg;
+
+	return add_record(a->homes, a->process, r, a->rules);
+}
+
 bool homes_add(struct homes *h, int fd, pid_t pid)
 {
-	struct home *head = aligned_alloc(_Alignof(struct home), sizeof(*head));
+	struct home *head = homes_head(fd);
 	struct homes_process *p;
 	struct stat st;
 	bool good = true;
 
-	if (!head)
-		return false;
-	if (fstat(fd, &st) || !S_ISREG(st.st_mode) ||
-	    pread(fd, head, sizeof(*head), 0) != (ssize_t)sizeof(*head) ||
-	    !makes_sense(head, &st)) {
+	if (!head || fstat(fd, &st)) {
 		h->strange++;
 	} else if (!seen_before(h, &st, pid, head->pid)) {
 		p = append(&h->processes, &h->n_processes, sizeof(*p));
 		good = p != NULL;
 		if (p) {
+			struct adding adding = { h, h->n_processes - 1, head->rules };
+
 			p->pid = pid;
 			p->dev = st.st_dev;
 			p->ino = st.st_ino;
 			p->connections = head->connections;
 			p->lanes = head->lanes;
 			p->stepdowns = head->stepdowns;
-			set_program(p, head->program);
-			make_printable(head->rules, sizeof(head->rules));
-			good = add_records(h, h->n_processes - 1, fd, head);
+			strcpy(p->program, head->program);
+			good = homes_each(fd, head, add_one, &adding);
 		}
 	}
 	free(head);

@@ -65,6 +65,14 @@ bool homes_add(struct homes *homes, int fd, pid_t pid);
 /* When all are there: the kernel's figures, other ends, and order by address. */
 void homes_finish(struct homes *homes, const struct diag *diag);
 
+/* A copy of the head of a home, checked and printable, or NULL. Caller frees. */
+struct home;
+struct rec;
+struct home *homes_head(int fd);
+/* Call for each record, until it says false. False: it did, or no memory. */
+bool homes_each(int fd, const struct home *head, bool (*call)(const struct rec *r, void *arg),
+		void *arg);
+
 /* The one with the same key, after homes_finish(). */
 const struct homes_connection *homes_find(const struct homes *homes,
 					  const struct homes_connection *like);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "cmd.h"
+#include "guard.h"
 #include "sockets/policy.h"
 #include "target.h"
 #include "util.h"
@@ -216,6 +217,21 @@ static bool set_environment(const struct run *run, const char *library)
 	       (!run->stats || set_path("FLUE_STATS", run->stats, false));
 }
 
+/* Somebody must be there to tell of it when a signal has ended it. */
+static int stay(const struct run *run, const char *path)
+{
+	const struct guard_attr attr = { .path = path,
+					 .argv = run->program,
+					 .why = run->why,
+					 .stats = run->stats ? getenv("FLUE_STATS") : NULL };
+	int status = guard_run(&attr);
+
+	if (status >= 0)
+		return status;
+	util_error("cannot run %s: %s", path, strerror(errno));
+	return STATUS_US;
+}
+
 int cmd_run(int argc, char **argv)
 {
 	struct run run = { 0 };
@@ -240,6 +256,8 @@ int cmd_run(int argc, char **argv)
 	if (run.stats && !check_stats(getenv("FLUE_STATS")))
 		return STATUS_US;
 	check_rules(run.program[0]);
+	if (run.why || run.stats)
+		return stay(&run, target.path);
 	execvp(target.path, run.program); /* which also knows scripts without "#!" */
 	util_error("cannot run %s: %s", target.path, strerror(errno));
 	return errno == ENOENT ? STATUS_MISSING : STATUS_CANNOT;

@@ -153,7 +153,8 @@ struct home {
 		_Atomic uint32_t held; /* descriptors in all */
 		_Atomic uint64_t space; /* in which the number means something */
 	} seat[HOME_SEATS];
-	char rules[256]; /* the file of rules, or "" */
+	char rules[256];       /* the file of rules, or "" */
+	_Atomic uint32_t told; /* the process has told its totals itself */
 	_Alignas(4096) struct rec rec[];
 };
 

@@ -13,6 +13,7 @@
 #include "sockets/ops.h"
 #include "sockets/process.h"
 #include "sockets/sock.h"
+#include "sockets/tell.h"
 
 #ifndef TCP_ULP
 #define TCP_ULP 31
@@ -75,6 +76,8 @@ static int no_peer(struct rec *r)
 	r->goal = r->goal < BYTES_AGAIN ? BYTES_AGAIN : r->goal * 16;
 	r->checks = 0;
 	change(r, REC_POSTED, REC_YOUNG);
+	if (settings.why)
+		tell_absent(r);
 	return -EAGAIN;
 }
 

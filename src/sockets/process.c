@@ -20,6 +20,7 @@
 #include "sockets/report.h"
 #include "sockets/sock.h"
 #include "sockets/stream.h"
+#include "sockets/tell.h"
 
 /* Ours stand from here on: above what nearly every program uses, and low enough that the kernel's
  * table of descriptors stays small and select() can see them. */
@@ -196,6 +197,7 @@ static void read_environment(void)
 	settings.off = text && strcmp(text, "off") == 0;
 	set_profile(getenv("FLUE_PROFILE"));
 	settings.why = getenv("FLUE_WHY") != NULL;
+	tell_init(getenv(TELL_VARIABLE));
 	text = getenv("FLUE_STATS");
 	if (text && strlen(text) < sizeof(settings.stats))
 		strcpy(settings.stats, text);
@@ -357,7 +359,9 @@ static struct home *make_home(void)
 		goto fail;
 	}
 	process_drop(OUR_HOME);
-	process_keep(OUR_HOME, fd);
+	fd = process_keep(OUR_HOME, fd);
+	if (settings.why || settings.stats[0])
+		tell_home(fd);
 	return h;
 fail:
 	real(close)(fd);

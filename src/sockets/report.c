@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -9,6 +8,8 @@
 #include "sockets/real.h"
 #include "sockets/report.h"
 #include "sockets/sock.h"
+#include "sockets/tell.h"
+#include "sockets/totals.h"
 #include "sockets/why.h"
 
 void report_line(const char *a, const char *b, const char *c)
@@ -24,26 +25,13 @@ void report_line(const char *a, const char *b, const char *c)
 		return;
 }
 
-static const char *address(char text[INET6_ADDRSTRLEN], const struct sockaddr_in6 *a)
-{
-	if (!inet_ntop(AF_INET6, &a->sin6_addr, text, INET6_ADDRSTRLEN))
-		return "?";
-	return strncmp(text, "::ffff:", 7) ? text : text + 7;
-}
-
 static void say_why(const struct rec *r)
 {
-	const struct why_place place = { .uid = r->peer_uid, .rules = settings.policy.file };
-	char from[INET6_ADDRSTRLEN], to[INET6_ADDRSTRLEN], ends[160], text[512];
+	char line[WHY_LINE];
 
-	if (sock_flag(r, REC_NAMED))
-		snprintf(ends, sizeof(ends), "%s port %u to %s port %u", address(from, &r->self),
-			 ntohs(r->self.sin6_port), address(to, &r->peer), ntohs(r->peer.sin6_port));
-	else
-		strcpy(ends, "a connection that ended early");
-	snprintf(text, sizeof(text), "%s[%d]: %s was on TCP: ", process_name, getpid(), ends);
-	why_text(text + strlen(text), sizeof(text) - strlen(text), atomic_load(&r->why), &place);
-	report_line("flue: ", text, "");
+	why_line(line, r, process_name, getpid(), settings.policy.file);
+	if (!tell_closed(r, line))
+		report_line("flue: ", line, "");
 }
 
 void report_connected(struct rec *r, int fd)
@@ -52,19 +40,14 @@ void report_connected(struct rec *r, int fd)
 		sock_identify(r, fd);
 }
 
-/* A socket that went back to TCP before it was connected may never have been. */
-static bool was_connected(struct rec *r, int fd)
-{
-	if (atomic_load(&r->state) != REC_PLAIN || r->role != ROLE_UNKNOWN)
-		return true;
-	return fd < 0 || sock_identify(r, fd);
-}
-
 void report_connection(struct home *h, struct rec *r, int fd)
 {
 	uint32_t state = atomic_load(&r->state);
 
-	if (state < REC_YOUNG || sock_flag(r, REC_LISTEN) || !was_connected(r, fd))
+	/* Whether it ever was connected only the kernel knows, if it was made TCP's before. */
+	if (state == REC_PLAIN && r->role == ROLE_UNKNOWN && fd >= 0 && !settings.sealed)
+		sock_identify(r, fd);
+	if (!why_counts(r))
 		return;
 	atomic_fetch_add(&h->connections, 1);
 	if (sock_flag(r, REC_ELIGIBLE)) {
@@ -73,7 +56,7 @@ void report_connection(struct home *h, struct rec *r, int fd)
 		atomic_fetch_add(&h->tcp_tx, atomic_load(&r->sent.tcp_bytes));
 		atomic_fetch_add(&h->tcp_rx, atomic_load(&r->received.tcp_bytes));
 	}
-	if (settings.why && state != REC_LANE) {
+	if (settings.why && state != REC_LANE && !settings.sealed) {
 		sock_identify(r, fd);
 		say_why(r);
 	}
@@ -88,32 +71,27 @@ static void add_open(int fd, struct rec *r, void *arg)
 
 void report_process(void)
 {
-	char line[768];
 	struct home *h = home;
-	int fd, n;
+	struct totals totals;
+	char line[TOTALS_MAX];
+	size_t n;
+	int fd;
 
 	if (!h || (!settings.why && !settings.stats[0]))
 		return;
 	sock_each(add_open, h);
+	atomic_store(&h->told, 1);
 	if (!settings.stats[0])
 		return;
-	n = snprintf(
-		line, sizeof(line),
-		"{\"pid\":%d,\"program\":\"%s\",\"connections\":%llu,\"eligible\":%llu,"
-		"\"lanes\":%llu,\"stepdowns\":%llu,\"eligible_lane_tx\":%llu,"
-		"\"eligible_lane_rx\":%llu,\"eligible_tcp_tx\":%llu,\"eligible_tcp_rx\":%llu}\n",
-		getpid(), process_name, (unsigned long long)h->connections,
-		(unsigned long long)h->eligible, (unsigned long long)h->lanes,
-		(unsigned long long)h->stepdowns, (unsigned long long)h->lane_tx,
-		(unsigned long long)h->lane_rx, (unsigned long long)h->tcp_tx,
-		(unsigned long long)h->tcp_rx);
+	totals_of(&totals, h);
+	n = totals_text(line, &totals, getpid(), process_name);
 	fd = open(settings.stats, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	if (fd < 0) {
 		report_line("flue: totals could not be appended to ", settings.stats,
 			    errno == EACCES ? ": permission denied" : "");
 		return;
 	}
-	if (real(write)(fd, line, (size_t)n) != n)
+	if (real(write)(fd, line, n) != (ssize_t)n)
 		report_line("flue: ", settings.stats, ": could not be written");
 	real(close)(fd);
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "sockets/why.h"
 
+#include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/socket.h>
 
 #include "base/util.h"
@@ -160,4 +162,29 @@ void why_text(char *out, size_t size, uint32_t why, const struct why_place *plac
 
 	why_detail(about, sizeof(about), why, place);
 	snprintf(out, size, "%s%s%s", why_sentence(why), *about ? ": " : "", about);
+}
+
+static const char *say_address(char text[INET6_ADDRSTRLEN], const struct sockaddr_in6 *a)
+{
+	if (!inet_ntop(AF_INET6, &a->sin6_addr, text, INET6_ADDRSTRLEN))
+		return "?";
+	return strncmp(text, "::ffff:", 7) ? text : text + 7;
+}
+
+void why_line(char out[WHY_LINE], const struct rec *r, const char *program, int pid,
+	      const char *rules)
+{
+	const struct why_place place = { .uid = r->peer_uid, .rules = rules };
+	char from[INET6_ADDRSTRLEN], to[INET6_ADDRSTRLEN], ends[160];
+	size_t length;
+
+	if (r->flags & REC_NAMED)
+		snprintf(ends, sizeof(ends), "%s port %u to %s port %u",
+			 say_address(from, &r->self), ntohs(r->self.sin6_port),
+			 say_address(to, &r->peer), ntohs(r->peer.sin6_port));
+	else
+		strcpy(ends, "a connection that ended early");
+	snprintf(out, WHY_LINE, "%s[%d]: %s " WHY_BEFORE, program, pid, ends);
+	length = strlen(out);
+	why_text(out + length, WHY_LINE - length, r->why, &place);
 }

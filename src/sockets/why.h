@@ -52,6 +52,17 @@ const char *why_word(uint32_t why);
 const char *why_sentence(uint32_t why);
 /* What it is about: "SO_TIMESTAMP", "line 3 of FILE", "www-data (33)"; else "". */
 void why_detail(char *out, size_t size, uint32_t why, const struct why_place *place);
+/* What is said of a connection that was on TCP, up to the reason; and all of it. */
+#define WHY_LINE 512
+void why_line(char out[WHY_LINE], const struct rec *r, const char *program, int pid,
+	      const char *rules);
+#define WHY_BEFORE "was on TCP: "
+/* Was it a connection at all? A socket may go back to TCP before it is one. */
+static inline bool why_counts(const struct rec *r)
+{
+	return r->state >= REC_YOUNG && r->state <= REC_PLAIN && !(r->flags & REC_LISTEN) &&
+	       !(r->state == REC_PLAIN && r->role == ROLE_UNKNOWN && !(r->flags & REC_NAMED));
+}
 /* The sentence with what it is about. */
 void why_text(char *out, size_t size, uint32_t why, const struct why_place *place);
 
