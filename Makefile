@@ -5,7 +5,8 @@
 PREFIX ?= /usr/local
 
 .DEFAULT_GOAL := build
-.PHONY: build run test check test-long bench compare lab install deb coverage fuzz format clean help
+.PHONY: build run test check test-long bench compare lab install uninstall deb coverage fuzz format
+.PHONY: clean help
 
 build: ## compile (gcc); the tool is then build/flue
 	@scripts/setup build
@@ -56,8 +57,10 @@ format: ## rewrite sources in the house format
 install: ## install below PREFIX (/usr/local)
 	@scripts/setup build
 	@PREFIX=$(PREFIX) scripts/build release
-	@meson install -C build/release --no-rebuild
-	@[ -n "$(DESTDIR)" ] || ldconfig 2>/dev/null || true
+	@DESTDIR=$(DESTDIR) scripts/install
+
+uninstall: ## remove what `make install` has put below PREFIX
+	@PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) scripts/uninstall
 
 deb: ## make Debian packages in build/deb
 	@scripts/setup build deb
