@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include <errno.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/eventfd.h>
+#include <sys/stat.h>
 
 #include "sockets/bell.h"
 #include "sockets/process.h"
@@ -18,39 +17,59 @@ static struct {
 } peers[BELL_PEERS];
 static struct rec_lock lock;
 
-int bell_own(void)
-{
-	int fd = process_kept(OUR_BELL);
+/* A pipe has room for many more. */
+#define STILL_EVERY 1024
 
-	if (fd >= 0)
-		return fd;
-	if (!rec_lock_take(&lock))
+static _Atomic uint32_t heard;
+
+/* Both ends of a pipe, or none. */
+static int make_bell(void)
+{
+	int ends[2];
+
+	if (pipe2(ends, O_NONBLOCK | O_CLOEXEC) != 0)
 		return -1;
-	fd = process_kept(OUR_BELL);
-	if (fd < 0) {
-		fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-		fd = fd >= 0 ? process_keep(OUR_BELL, fd) : -1;
-	}
-	rec_lock_give(&lock);
-	return fd;
+	process_drop(OUR_ROPE);
+	if (process_keep(OUR_ROPE, ends[1]) >= 0)
+		return ends[0];
+	real(close)(ends[0]);
+	return -1;
 }
 
-/* Anything else might block us, or do something when it is written to. */
-static bool is_bell(int fd)
+int bell_own(void)
 {
-	char path[32], what[32] = "";
-	int flags = real(fcntl)(fd, F_GETFL);
+	return process_kept_or(OUR_BELL, make_bell);
+}
+
+int bell_rope(void)
+{
+	return bell_own() >= 0 ? process_kept(OUR_ROPE) : -1;
+}
+
+/* What a peer sends as its bell may be anything, and it can change flags of what it shares with us: so it must be a
+ * pipe, and we open it ourselves. -1: it cannot be had. */
+static int open_rope(int fd)
+{
+	char path[32];
+	struct stat st;
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	return flags >= 0 && (flags & O_NONBLOCK) && readlink(path, what, sizeof(what) - 1) > 0 &&
-	       strcmp(what, "anon_inode:[eventfd]") == 0;
+	if (fstat(fd, &st) != 0 || !S_ISFIFO(st.st_mode))
+		return -1;
+	return open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
 }
 
 int bell_take(uint64_t mailbox, pid_t pid, int fd)
 {
 	int found = -1;
 
-	if (!is_bell(fd) || !rec_lock_take(&lock)) {
+	int rope = open_rope(fd);
+
+	real(close)(fd);
+	fd = rope;
+	if (fd < 0)
+		return -1;
+	if (!rec_lock_take(&lock)) {
 		real(close)(fd);
 		return -1;
 	}
@@ -87,18 +106,12 @@ void bell_give(int bell)
 	rec_lock_give(&lock);
 }
 
-/* Whoever holds it may have filled it, so that no ring is an edge any more: then empty it. */
-static bool ring(int fd)
+/* False: it is full, or closed. */
+static bool pull(int fd)
 {
-	uint64_t count = 1;
 	int saved = errno;
-	bool ok = fd >= 0 && real(write)(fd, &count, sizeof(count)) == (ssize_t)sizeof(count);
+	bool ok = fd >= 0 && real(write)(fd, "", 1) == 1;
 
-	if (fd >= 0 && !ok && errno == EAGAIN &&
-	    real(read)(fd, &count, sizeof(count)) == (ssize_t)sizeof(count)) {
-		count = 1;
-		ok = real(write)(fd, &count, sizeof(count)) == (ssize_t)sizeof(count);
-	}
 	errno = saved;
 	return ok;
 }
@@ -106,7 +119,7 @@ static bool ring(int fd)
 bool bell_ring(int bell)
 {
 	int saved = errno;
-	bool ok = bell >= 0 && ring(process_kept(OUR_PEERS + bell));
+	bool ok = bell >= 0 && pull(process_kept(OUR_PEERS + bell));
 
 	errno = saved;
 	return ok;
@@ -114,16 +127,28 @@ bool bell_ring(int bell)
 
 bool bell_ring_own(void)
 {
-	return ring(bell_own());
+	if (pull(bell_rope()))
+		return true;
+	bell_still(); /* a peer has filled it */
+	return pull(bell_rope());
+}
+
+void bell_heard(void)
+{
+	/* Each ring is an edge, whether it is empty or not; but one that is full cannot be rung. */
+	if (atomic_fetch_add_explicit(&heard, 1, memory_order_relaxed) % STILL_EVERY == 0)
+		bell_still();
 }
 
 void bell_still(void)
 {
-	uint64_t count;
+	char octets[512];
 	int saved = errno;
+	int fd = process_kept(OUR_BELL);
 
-	if (real(read)(bell_own(), &count, sizeof(count)) < 0)
-		errno = saved;
+	while (fd >= 0 && real(read)(fd, octets, sizeof(octets)) == (ssize_t)sizeof(octets))
+		;
+	errno = saved;
 }
 
 /* Nothing may be half done in the child. */

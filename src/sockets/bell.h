@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Bells: how the peers of this process wake it when it sleeps in epoll_wait(). Each process has one (an
- * eventfd, in every set that has lanes) and gives it to the processes it shares lanes with. A peer rings
+ * Bells: how the peers of this process wake it when it sleeps in epoll_wait(). Each process has one (a
+ * pipe, in every set that has lanes) and gives its other end to the processes it shares lanes with. A peer rings
  * once per sleep, however many lanes have something: so a thousand connections cost one call, not a
  * thousand octets on their carriers. Where there is no bell the octet on the carrier does the same.
  *
@@ -24,14 +24,17 @@ extern const char bell_mark;
 
 /* Our own, made now if need be; -1: none to be had. */
 int bell_own(void);
+/* What rings it, for others. */
+int bell_rope(void);
 /* Keep what the process `pid` with this mailbox sent as its bell; takes `fd`. A number for bell_ring(), or -1. */
 int bell_take(uint64_t mailbox, pid_t pid, int fd);
 /* One user of it less. */
 void bell_give(int bell);
 /* False: the program has closed it, past its C library. */
 bool bell_ring(int bell);
-/* It was heard by somebody who waits for its level. */
+/* It was heard by somebody who waits for its level, or for an edge. */
 void bell_still(void);
+void bell_heard(void);
 /* Wake a thread of this process. */
 bool bell_ring_own(void);
 /* In the child of a fork: these were the parent's. */

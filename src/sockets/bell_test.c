@@ -4,12 +4,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/timerfd.h>
 #include <sys/wait.h>
@@ -38,20 +40,23 @@ static bool is_open(int fd)
 	return fcntl(fd, F_GETFD) >= 0;
 }
 
-static int make_bell(void)
+/* What rings it; *look is where it is heard. */
+static int make_bell(int *look)
 {
-	int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	int ends[2];
 
-	assert_true(fd >= 0);
-	return fd;
+	assert_int_equal(pipe2(ends, O_NONBLOCK | O_CLOEXEC), 0);
+	*look = ends[0];
+	return ends[1];
 }
 
 /* How often it was rung since the last look. */
-static uint64_t count(int fd)
+static ssize_t count(int fd)
 {
-	uint64_t n = 0;
+	char octets[64];
+	ssize_t n = read(fd, octets, sizeof(octets));
 
-	return read(fd, &n, sizeof(n)) == sizeof(n) ? n : 0;
+	return n > 0 ? n : 0;
 }
 
 static void own_bell_is_made_once_and_stands_high(void **st)
@@ -61,36 +66,39 @@ static void own_bell_is_made_once_and_stands_high(void **st)
 
 	assert_true(fd >= HIGH);
 	assert_int_equal(bell_own(), fd);
-	assert_int_equal(open_fds(), before + 1);
-	assert_true(process_owns(fd));
+	assert_int_equal(open_fds(), before + 2);
+	assert_true(process_owns(fd) && process_owns(bell_rope()));
 	assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
 	assert_true(fcntl(fd, F_GETFL) & O_NONBLOCK);
 	/* A program that closes it gets another. */
 	close(fd);
 	assert_int_equal(process_kept(OUR_BELL), -1);
 	assert_true(bell_own() >= HIGH);
-	assert_int_equal(open_fds(), before + 1);
+	assert_true(bell_ring_own());
+	assert_int_equal(count(bell_own()), 1);
+	assert_int_equal(open_fds(), before + 2);
 	process_drop(OUR_BELL);
+	process_drop(OUR_ROPE);
 	assert_int_equal(open_fds(), before);
 }
 
 static void own_bell_is_one_that_peers_accept(void **st)
 {
 	int ours = bell_own();
-	int bell = bell_take(1, 1, dup(ours));
+	int bell = bell_take(1, 1, dup(bell_rope()));
 
 	assert_true(bell >= 0);
 	bell_ring(bell);
 	assert_int_equal(count(ours), 1);
 	bell_give(bell);
 	process_drop(OUR_BELL);
+	process_drop(OUR_ROPE);
 }
 
 static void bell_is_kept_until_it_is_given_back(void **st)
 {
 	int before = open_fds();
-	int fd = make_bell();
-	int look = dup(fd);
+	int look, fd = make_bell(&look);
 	int bell = bell_take(11, 1, fd);
 
 	assert_true(bell >= 0 && bell < BELL_PEERS);
@@ -109,19 +117,37 @@ static void bell_is_kept_until_it_is_given_back(void **st)
 	close(look);
 }
 
-static void bell_rings_when_a_holder_has_filled_it(void **st)
+/* A peer can do to what it shares with us whatever it likes; what we ring with is our own. */
+static void ringing_never_waits_when_the_peer_is_hostile(void **st)
 {
-	const uint64_t most = UINT64_MAX - 1;
-	int fd = make_bell(), look = dup(fd);
+	static char much[4096];
+	int look, fd = make_bell(&look), theirs = dup(fd);
 	int bell = bell_take(12, 1, fd);
 
-	assert_int_equal(write(look, &most, sizeof(most)), sizeof(most));
+	while (write(theirs, much, sizeof(much)) > 0)
+		;
+	assert_int_equal(fcntl(theirs, F_SETFL, 0), 0); /* would block */
 	errno = EDOM;
-	assert_true(bell_ring(bell));
+	assert_false(bell_ring(bell));
 	assert_int_equal(errno, EDOM);
-	assert_true(count(look) == 1);
+	close(look); /* nobody hears it: no signal either */
+	signal(SIGPIPE, SIG_IGN);
+	assert_false(bell_ring(bell));
+	signal(SIGPIPE, SIG_DFL);
 	bell_give(bell);
-	close(look);
+	close(theirs);
+}
+
+static void own_bell_rings_when_a_peer_has_filled_it(void **st)
+{
+	static char much[4096];
+
+	while (write(bell_rope(), much, sizeof(much)) > 0)
+		;
+	assert_true(bell_ring_own());
+	assert_int_equal(count(bell_own()), 1);
+	process_drop(OUR_BELL);
+	process_drop(OUR_ROPE);
 }
 
 static void other_things_are_refused_and_closed(void **st)
@@ -130,12 +156,13 @@ static void other_things_are_refused_and_closed(void **st)
 	int before = open_fds();
 	const uint64_t zero = 0;
 
-	assert_int_equal(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends),
+			 0);
 	fds[n++] = ends[0];
 	fds[n++] = ends[1];
 	fds[n++] = eventfd(0, EFD_CLOEXEC); /* would block us */
 	fds[n++] = open("/dev/null", O_RDWR | O_NONBLOCK | O_CLOEXEC);
-	fds[n++] = memfd_create("anon_inode:[eventfd]", MFD_CLOEXEC);
+	fds[n++] = memfd_create("pipe:[1]", MFD_CLOEXEC);
 	fds[n++] = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
 	fds[n++] = open("/proc/self/fd", O_PATH | O_NONBLOCK | O_CLOEXEC);
 	fds[n++] = open("/dev/shm", O_TMPFILE | O_RDWR | O_NONBLOCK | O_CLOEXEC, 0600);
@@ -154,14 +181,15 @@ static void other_things_are_refused_and_closed(void **st)
 static void bell_is_shared_when_the_mailbox_is_the_same(void **st)
 {
 	int before = open_fds();
-	int fd[3] = { make_bell(), make_bell(), make_bell() };
-	int look[3] = { dup(fd[0]), dup(fd[1]), dup(fd[2]) };
+	int look[3];
+	int fd[3] = { make_bell(&look[0]), make_bell(&look[1]), make_bell(&look[2]) };
+	int more = dup(fd[1]);
 	int bell = bell_take(31, 1, fd[0]);
 	int other = bell_take(32, 1, fd[2]);
 
 	assert_true(bell >= 0 && other >= 0 && bell != other);
 	assert_int_equal(bell_take(31, 1, fd[1]), bell);
-	assert_int_equal(open_fds(), before + 3 + 2);
+	assert_int_equal(open_fds(), before + 4 + 2);
 	bell_ring(bell);
 	assert_int_equal(count(look[0]), 1);
 	assert_int_equal(count(look[1]), 0);
@@ -173,9 +201,9 @@ static void bell_is_shared_when_the_mailbox_is_the_same(void **st)
 	assert_int_equal(count(look[0]), 1);
 	bell_give(bell);
 	bell_give(other);
-	assert_int_equal(open_fds(), before + 3);
+	assert_int_equal(open_fds(), before + 4);
 	/* Nothing of it is known any more. */
-	bell = bell_take(31, 1, dup(look[1]));
+	bell = bell_take(31, 1, more);
 	bell_ring(bell);
 	assert_int_equal(count(look[0]), 0);
 	assert_int_equal(count(look[1]), 1);
@@ -187,33 +215,36 @@ static void bell_is_shared_when_the_mailbox_is_the_same(void **st)
 
 static void bells_are_refused_when_there_are_too_many(void **st)
 {
+	int look, rope = make_bell(&look);
 	int before = open_fds();
 	int bell[BELL_PEERS];
 	bool seen[BELL_PEERS] = { false };
 
 	for (int i = 0; i < BELL_PEERS; i++) {
-		bell[i] = bell_take(100 + (uint64_t)i, 1, make_bell());
+		bell[i] = bell_take(100 + (uint64_t)i, 1, dup(rope));
 		assert_true(bell[i] >= 0 && bell[i] < BELL_PEERS && !seen[bell[i]]);
 		seen[bell[i]] = true;
 	}
 	assert_int_equal(open_fds(), before + BELL_PEERS);
-	assert_int_equal(bell_take(99, 1, make_bell()), -1);
+	assert_int_equal(bell_take(99, 1, dup(rope)), -1);
 	assert_int_equal(open_fds(), before + BELL_PEERS);
 	/* Those that are there can be shared, and one that goes makes room. */
-	assert_int_equal(bell_take(100, 1, make_bell()), bell[0]);
+	assert_int_equal(bell_take(100, 1, dup(rope)), bell[0]);
 	bell_give(bell[0]);
 	bell_give(bell[7]);
-	assert_int_equal(bell_take(99, 1, make_bell()), bell[7]);
+	assert_int_equal(bell_take(99, 1, dup(rope)), bell[7]);
 	for (int i = 0; i < BELL_PEERS; i++)
 		bell_give(bell[i]);
 	assert_int_equal(open_fds(), before);
+	close(look);
+	close(rope);
 }
 
 /* 0 when all is as it should be; in a process whose descriptors from `HIGH` on are taken. */
 static int take_without_room(void)
 {
 	const struct rlimit limit = { 1024, 1024 };
-	int fd = make_bell(), again = dup(fd), last = -1, bell;
+	int look, fd = make_bell(&look), again = dup(fd), last = -1, bell;
 
 	if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
 		return 77;
@@ -248,7 +279,8 @@ int main(void)
 		cmocka_unit_test(own_bell_is_made_once_and_stands_high),
 		cmocka_unit_test(own_bell_is_one_that_peers_accept),
 		cmocka_unit_test(bell_is_kept_until_it_is_given_back),
-		cmocka_unit_test(bell_rings_when_a_holder_has_filled_it),
+		cmocka_unit_test(ringing_never_waits_when_the_peer_is_hostile),
+		cmocka_unit_test(own_bell_rings_when_a_peer_has_filled_it),
 		cmocka_unit_test(other_things_are_refused_and_closed),
 		cmocka_unit_test(bell_is_shared_when_the_mailbox_is_the_same),
 		cmocka_unit_test(bells_are_refused_when_there_are_too_many),

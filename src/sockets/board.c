@@ -32,9 +32,21 @@ static int open_one(const char *path)
 	return -1;
 }
 
-int board_fd(void)
+static int open_board(void)
 {
 	char path[64];
+	int fd = -1;
+
+	for (int i = 0; i < NAMES && fd < 0; i++) {
+		snprintf(path, sizeof(path), i ? "/dev/shm/flue.%u.%d" : "/dev/shm/flue.%u",
+			 (unsigned)geteuid(), i);
+		fd = open_one(path);
+	}
+	return fd;
+}
+
+int board_fd(void)
+{
 	struct stat st;
 	int fd = process_kept(OUR_BOARD);
 
@@ -43,15 +55,7 @@ int board_fd(void)
 		process_drop(OUR_BOARD);
 		fd = -1;
 	}
-
-	for (int i = 0; i < NAMES && fd < 0; i++) {
-		snprintf(path, sizeof(path), i ? "/dev/shm/flue.%u.%d" : "/dev/shm/flue.%u",
-			 (unsigned)geteuid(), i);
-		fd = open_one(path);
-		if (fd >= 0)
-			return process_keep(OUR_BOARD, fd);
-	}
-	return fd;
+	return fd >= 0 ? fd : process_kept_or(OUR_BOARD, open_board);
 }
 
 static uint64_t mix(uint64_t h, const void *data, size_t n)

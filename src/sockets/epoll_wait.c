@@ -308,6 +308,26 @@ static bool is_told(struct waiter *w, const struct epoll_event *event)
 	return false;
 }
 
+/* An event of one of several members with the same datum. Of the lanes among them it is that of the one whose carrier has
+ * something, and was not told of; if there is none it is that of another. */
+static bool filter_one_of(struct waiter *w, struct member *m, struct epoll_event *event)
+{
+	const struct epoll_event copy = *event;
+
+	for (; m; m = epoll_next_by_data(w->s, m)) {
+		if (!m->rec || !m->laned)
+			continue;
+		epoll_heat(w->s, m);
+		*event = copy;
+		if (m->call != w->call && ask_carrier(m) && translate(w, m, event))
+			return true;
+		*event = copy;
+		if (m->call == w->call)
+			return false;
+	}
+	return !is_told(w, event);
+}
+
 /* An event from the kernel: whose is it, and does the program still want it? */
 static bool filter(struct waiter *w, struct epoll_event *event)
 {
@@ -316,6 +336,7 @@ static bool filter(struct waiter *w, struct epoll_event *event)
 
 	if (event->data.u64 == BELL_DATA) {
 		s->rang = true;
+		bell_heard();
 		return false;
 	}
 	m = epoll_by_data(s, event->data.u64);
@@ -323,11 +344,7 @@ static bool filter(struct waiter *w, struct epoll_event *event)
 		return !is_told(w, event);
 	if (!epoll_next_by_data(s, m))
 		return m->rec ? translate(w, m, event) : !is_told(w, event);
-	/* Of several one; the kernel knows all that is wished of them. */
-	for (; m; m = epoll_next_by_data(s, m))
-		if (m->rec && m->laned)
-			epoll_heat(s, m);
-	return !is_told(w, event);
+	return filter_one_of(w, m, event);
 }
 
 static int ask_for(int ep, struct epoll_event *events, int max, int64_t ns, const sigset_t *mask)

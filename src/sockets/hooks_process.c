@@ -37,18 +37,14 @@ static void inherit(int fd, struct rec *r, void *arg)
 static void hand_over(int fd, struct rec *r, void *arg)
 {
 	inherit(fd, r, arg);
-	family_hold(r, -1);
-	atomic_fetch_sub(&r->refs, 1);
-	atomic_fetch_sub(&r->procs, 1);
+	sock_hand_off(fd, r);
 }
 
 static void take_back(int fd, struct rec *r, void *arg)
 {
 	(void)fd;
 	(void)arg;
-	atomic_fetch_add(&r->refs, 1);
-	atomic_fetch_add(&r->procs, 1);
-	family_hold(r, 1);
+	sock_take_back(r);
 }
 
 static bool before_exec(void)
@@ -196,9 +192,9 @@ HOOK FILE *popen(const char *command, const char *mode)
 
 static void let_go(int fd, struct rec *r, void *arg)
 {
-	(void)r;
 	(void)arg;
-	sock_closing(fd);
+	epoll_closing(fd);
+	sock_ending(fd, r);
 }
 
 /* Nothing but memory may be touched any more. */

@@ -8,7 +8,6 @@
 #include <linux/sock_diag.h>
 #include <linux/tcp.h>
 #include <stdio.h>
-#include <poll.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -123,15 +122,12 @@ static uint64_t netns_cookie(void)
 
 /* --- the mailbox of this process */
 
-static int mailbox(void)
+static int make_mailbox(void)
 {
 	struct sockaddr_un name = { .sun_family = AF_UNIX };
 	socklen_t size = sizeof(name);
-	int fd = process_kept(OUR_MAILBOX);
+	int fd = real(socket)(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
-	if (fd >= 0)
-		return fd;
-	fd = real(socket)(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return -1;
 	/* The kernel chooses an abstract name. */
@@ -144,7 +140,12 @@ static int mailbox(void)
 	}
 	memset(mailbox_name, 0, sizeof(mailbox_name));
 	memcpy(mailbox_name, name.sun_path, size - offsetof(struct sockaddr_un, sun_path));
-	return process_keep(OUR_MAILBOX, fd);
+	return fd;
+}
+
+static int mailbox(void)
+{
+	return process_kept_or(OUR_MAILBOX, make_mailbox);
 }
 
 static bool same_user(int fd, pid_t *pid)
@@ -169,8 +170,8 @@ struct letter {
 #define LETTER_FDS 2
 /* Taken out at a time. */
 #define LETTERS_MOST 64
-/* Who has connected is about to write. */
-#define LETTER_MS 10
+/* Who has connected is about to write: so many can be on their way, and nobody waits for them. */
+#define LETTERS_AWAITED 8
 
 /* To the process `pid`, or nobody. */
 static bool send_letter(const uint8_t mailbox[MAILBOX_NAME], pid_t pid, struct letter *letter,
@@ -208,7 +209,7 @@ static bool send_letter(const uint8_t mailbox[MAILBOX_NAME], pid_t pid, struct l
 static bool send_lanes(const struct board_slot *slot, int fd)
 {
 	struct letter letter = { .kind = LETTER_LANES };
-	int fds[LETTER_FDS] = { fd, bell_own() };
+	int fds[LETTER_FDS] = { fd, bell_rope() };
 
 	return send_letter(slot->mailbox, (pid_t)slot->pid, &letter, fds, fds[1] >= 0 ? 2 : 1);
 }
@@ -226,7 +227,7 @@ static void take_lanes(const struct letter *letter, pid_t pid, const int *fds, s
 {
 	struct letter answer = { .kind = LETTER_BELL };
 	struct arena *a = arena_map(fds[0], pid);
-	int own = a ? bell_own() : -1;
+	int own = a ? bell_rope() : -1;
 
 	if (a && n == 2)
 		arena_set_bell(a, mailbox_key(letter->mailbox), fds[1]);
@@ -248,8 +249,20 @@ static void take_bell(const struct letter *letter, pid_t pid, int fd)
 		real(close)(fd);
 }
 
-/* One letter of somebody who is the same user. */
-static void read_letter(int s, pid_t pid)
+/* `letter` NULL: it is not one. Takes the descriptors. */
+static void open_letter(const struct letter *letter, pid_t pid, const int *fds, size_t n)
+{
+	if (letter && letter->kind == LETTER_LANES && (n == 1 || n == LETTER_FDS))
+		take_lanes(letter, pid, fds, n);
+	else if (letter && letter->kind == LETTER_BELL && n == 1)
+		take_bell(letter, pid, fds[0]);
+	else
+		for (size_t i = 0; i < n; i++)
+			real(close)(fds[i]);
+}
+
+/* One letter of somebody who is the same user. False: it is not here yet. */
+static bool read_letter(int s, pid_t pid)
 {
 	char control[CMSG_SPACE(2 * LETTER_FDS * sizeof(int))];
 	struct letter letter = { 0 };
@@ -258,25 +271,46 @@ static void read_letter(int s, pid_t pid)
 			      .msg_iovlen = 1,
 			      .msg_control = control,
 			      .msg_controllen = sizeof(control) };
-	struct pollfd p = { .fd = s, .events = POLLIN };
-	ssize_t size = real(poll)(&p, 1, LETTER_MS) > 0 ? real(recvmsg)(s, &msg, MSG_CMSG_CLOEXEC)
-							: -1;
+	ssize_t size = real(recvmsg)(s, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
 	struct cmsghdr *c = size >= 0 ? CMSG_FIRSTHDR(&msg) : NULL;
 	int fds[2 * LETTER_FDS + 1];
 	bool whole = size == (ssize_t)sizeof(letter) && !(msg.msg_flags & MSG_TRUNC);
 	size_t n;
 
+	if (size < 0 && errno == EAGAIN)
+		return false;
 	if (!c || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-		return;
+		return true;
 	n = min_size((c->cmsg_len - CMSG_LEN(0)) / sizeof(int), ARRAY_SIZE(fds));
 	memcpy(fds, CMSG_DATA(c), n * sizeof(int));
-	if (whole && letter.kind == LETTER_LANES && (n == 1 || n == LETTER_FDS))
-		take_lanes(&letter, pid, fds, n);
-	else if (whole && letter.kind == LETTER_BELL && n == 1)
-		take_bell(&letter, pid, fds[0]);
-	else
-		for (size_t i = 0; i < n; i++)
-			real(close)(fds[i]);
+	open_letter(whole ? &letter : NULL, pid, fds, n);
+	return true;
+}
+
+/* Connections whose letter is still to come, the oldest first. With the lock. */
+static struct {
+	int fd; /* + 1 */
+	pid_t pid;
+} awaited[LETTERS_AWAITED];
+static struct rec_lock opening;
+
+static void drop_awaited(int i)
+{
+	real(close)(awaited[i].fd - 1);
+	memmove(&awaited[i], &awaited[i + 1], (LETTERS_AWAITED - 1 - (size_t)i) * sizeof(*awaited));
+	awaited[LETTERS_AWAITED - 1].fd = 0;
+}
+
+static void await_letter(int fd, pid_t pid)
+{
+	int i = 0;
+
+	if (awaited[LETTERS_AWAITED - 1].fd)
+		drop_awaited(0);
+	while (awaited[i].fd)
+		i++;
+	awaited[i].fd = fd + 1;
+	awaited[i].pid = pid;
 }
 
 /* Map everything that waits in the mailbox. What strangers sent is never taken out. */
@@ -286,14 +320,25 @@ static void empty_mailbox(void)
 	pid_t pid = 0;
 	int s;
 
-	for (int i = 0; box >= 0 && i < LETTERS_MOST; i++) {
+	/* What another thread has taken out and not mapped yet must be waited for. */
+	if (box < 0 || !rec_lock_take(&opening))
+		return;
+	for (int i = 0; i < LETTERS_AWAITED && awaited[i].fd;) {
+		if (read_letter(awaited[i].fd - 1, awaited[i].pid))
+			drop_awaited(i);
+		else
+			i++;
+	}
+	for (int i = 0; i < LETTERS_MOST; i++) {
 		s = real(accept4)(box, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		if (s < 0)
-			return;
-		if (same_user(s, &pid))
-			read_letter(s, pid);
-		real(close)(s);
+			break;
+		if (same_user(s, &pid) && !read_letter(s, pid))
+			await_letter(s, pid);
+		else
+			real(close)(s);
 	}
+	rec_lock_give(&opening);
 }
 
 /* --- offers */
@@ -556,6 +601,9 @@ int meet_bell(struct rec *r)
 
 void meet_forked(void)
 {
+	atomic_store(&opening.word, 0);
+	while (awaited[0].fd)
+		drop_awaited(0);
 	arena_forked();
 	board_forked();
 }

@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -598,19 +597,20 @@ static void mail_is_refused_when_memory_is_not_as_it_should_be(void **st)
 
 static int make_bell(int *look)
 {
-	int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	int ends[2];
 
-	assert_true(fd >= 0);
-	*look = dup(fd);
-	return fd;
+	assert_int_equal(pipe2(ends, O_NONBLOCK | O_CLOEXEC), 0);
+	*look = ends[0];
+	return ends[1];
 }
 
 /* How often it was rung since the last look. */
-static uint64_t count(int fd)
+static ssize_t count(int fd)
 {
-	uint64_t n = 0;
+	char octets[64];
+	ssize_t n = read(fd, octets, sizeof(octets));
 
-	return read(fd, &n, sizeof(n)) == sizeof(n) ? n : 0;
+	return n > 0 ? n : 0;
 }
 
 static uint32_t holds(struct arena *a, int side)
@@ -642,7 +642,8 @@ static void lanes_are_taken_with_and_without_a_bell(void **st)
 		if (i == 1) {
 			fds[1] = make_bell(&look);
 		} else if (i == 2) {
-			assert_int_equal(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+			assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends),
+					 0);
 			fds[1] = ends[1];
 			close(ends[0]);
 		}

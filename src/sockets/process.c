@@ -31,15 +31,15 @@ _Atomic(struct home *) home;
 char process_name[32];
 
 static struct kept {
-	int fd; /* + 1; 0: none */
+	_Atomic int fd; /* + 1; 0: none */
 	dev_t dev;
 	ino_t ino;
 } kept[OUR_FDS];
 
+static struct rec_lock making; /* one of these */
+
 /* One page that a child finds zeroed: the only thing that every way of forking shows. */
-static struct {
-	_Atomic uint32_t pid;
-} * life;
+static _Atomic(struct life { _Atomic uint32_t pid; } *) life;
 
 static __thread uint32_t tid THREAD_LOCAL_FAST;
 
@@ -104,16 +104,18 @@ void process_fork_prepare(void)
 
 void process_fork_parent(void)
 {
+	sock_fork_parent();
 	family_fork_parent();
 	bell_fork_parent();
 	arena_fork_parent();
 	epoll_fork_parent();
 }
 
-static void become_child(void)
+static void become_child(bool counted)
 {
 	tid = 0;
 	rec_lock_forked();
+	atomic_store(&making.word, 0);
 	/* Inherited lanes may still ring the bells of their peers. */
 	for (int i = OUR_MAILBOX; i < OUR_PEERS; i++)
 		process_drop(i);
@@ -121,7 +123,7 @@ static void become_child(void)
 	meet_forked();
 	epoll_forked();
 	stream_forked();
-	sock_forked();
+	sock_forked(counted);
 	epoll_forked_keeps();
 	family_forked();
 	atomic_store(&home, NULL);
@@ -131,7 +133,7 @@ static void become_child(void)
 void process_fork_child(void)
 {
 	if (life && atomic_load_explicit(&life->pid, memory_order_acquire) == 0)
-		become_child();
+		become_child(true);
 }
 
 static void limit_lanes(void)
@@ -205,6 +207,19 @@ static void read_environment(void)
 		report_line("flue: ", "FLUE_STATS", " is longer than 255 octets and ignored");
 }
 
+/* Seen by other threads only when it says who we are. */
+static bool begin_life(void)
+{
+	struct life *l = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+			      0);
+
+	if (l == MAP_FAILED || madvise(l, 4096, MADV_WIPEONFORK) != 0)
+		return false;
+	atomic_store(&l->pid, (uint32_t)getpid());
+	atomic_store(&life, l);
+	return true;
+}
+
 static struct once set_up;
 
 void process_init(void)
@@ -218,13 +233,9 @@ void process_init(void)
 		policy_self(&settings.self);
 		load_rules();
 		limit_lanes();
-		life = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		if (life == MAP_FAILED || madvise(life, 4096, MADV_WIPEONFORK) != 0 ||
-		    pthread_atfork(process_fork_prepare, process_fork_parent, process_fork_child) !=
-			    0)
+		if (!begin_life() || pthread_atfork(process_fork_prepare, process_fork_parent,
+						    process_fork_child) != 0)
 			settings.off = true;
-		else
-			atomic_store(&life->pid, (uint32_t)getpid());
 	}
 	if (!settings.off)
 		ops_lane_start();
@@ -241,7 +252,7 @@ bool process_is_self(void)
 		return !settings.off;
 	pid = atomic_load_explicit(&life->pid, memory_order_acquire);
 	if (pid == 0) {
-		become_child();
+		become_child(false);
 		return true;
 	}
 	return pid == (uint32_t)syscall(SYS_getpid);
@@ -257,6 +268,21 @@ int process_copy(int fd)
 	return real(fcntl)(fd, F_DUPFD_CLOEXEC, base);
 }
 
+int process_kept_or(enum process_fd which, int (*make)(void))
+{
+	int fd = process_kept(which);
+
+	if (fd >= 0 || !rec_lock_take(&making))
+		return fd;
+	fd = process_kept(which); /* another thread may have been faster */
+	if (fd < 0) {
+		fd = make();
+		fd = fd >= 0 ? process_keep(which, fd) : -1;
+	}
+	rec_lock_give(&making);
+	return fd;
+}
+
 int process_keep(enum process_fd which, int fd)
 {
 	int high = process_copy(fd);
@@ -265,7 +291,9 @@ int process_keep(enum process_fd which, int fd)
 	real(close)(fd);
 	if (high < 0 || fstat(high, &st) != 0)
 		return -1;
-	kept[which] = (struct kept) { high + 1, st.st_dev, st.st_ino };
+	kept[which].dev = st.st_dev;
+	kept[which].ino = st.st_ino;
+	atomic_store_explicit(&kept[which].fd, high + 1, memory_order_release);
 	return high;
 }
 
@@ -273,14 +301,16 @@ int process_kept(enum process_fd which)
 {
 	struct stat st;
 	struct kept *k = &kept[which];
+	int fd = atomic_load_explicit(&k->fd, memory_order_acquire);
 
-	if (k->fd == 0)
+	if (fd == 0)
 		return -1;
-	if (fstat(k->fd - 1, &st) != 0 || st.st_dev != k->dev || st.st_ino != k->ino) {
-		k->fd = 0; /* the program has closed it, and perhaps opened something there */
+	if (fstat(fd - 1, &st) != 0 || st.st_dev != k->dev || st.st_ino != k->ino) {
+		/* The program has closed it, and perhaps opened something there. */
+		atomic_compare_exchange_strong(&k->fd, &fd, 0);
 		return -1;
 	}
-	return k->fd - 1;
+	return fd - 1;
 }
 
 void process_drop(enum process_fd which)
@@ -370,14 +400,14 @@ fail:
 
 struct home *process_home(void)
 {
-	static struct once making;
+	static struct once founding;
 	struct home *h;
 
 	process_init();
 	if (settings.off || !process_is_self())
 		return NULL;
 	h = atomic_load_explicit(&home, memory_order_acquire);
-	if (h || !once_begin(&making))
+	if (h || !once_begin(&founding))
 		return h;
 	h = atomic_load(&home); /* another thread may have come first */
 	if (!h)
@@ -385,6 +415,6 @@ struct home *process_home(void)
 	if (!h)
 		settings.off = true;
 	atomic_store_explicit(&home, h, memory_order_release);
-	once_end(&making, 0);
+	once_end(&founding, 0);
 	return h;
 }

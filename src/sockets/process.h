@@ -36,6 +36,7 @@ enum process_fd {
 	OUR_MAILBOX,
 	OUR_BOARD,
 	OUR_BELL,
+	OUR_ROPE,  /* what rings it */
 	OUR_PEERS, /* bells of other processes */
 	OUR_FDS = OUR_PEERS + BELL_PEERS,
 };
@@ -61,6 +62,8 @@ int process_copy(int fd);
 int process_keep(enum process_fd which, int fd);
 /* The kept descriptor, if it is still what it was, or -1. */
 int process_kept(enum process_fd which);
+/* The same, made now if there is none. */
+int process_kept_or(enum process_fd which, int (*make)(void));
 void process_drop(enum process_fd which);
 bool process_owns(int fd);
 /* The program wants this number for something else. */

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include <errno.h>
+#include <sched.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/clock.h"
 #include "base/util.h"
 #include "sockets/arena.h"
 #include "sockets/family.h"
@@ -41,6 +43,52 @@ struct sock_entry *sock_entry_make(int fd)
 	if (!atomic_compare_exchange_strong(&sock_chunks[(unsigned)fd / SOCK_CHUNK], &none, c))
 		munmap(c, size); /* another thread was faster */
 	return sock_entry(fd);
+}
+
+/* --- changes of the table, and forks: a child must have it as it was counted */
+
+#define GATE_NS (20 * NSEC_PER_MSEC)
+
+static _Atomic uint32_t changing; /* calls that change the table */
+static _Atomic uint32_t forking;  /* the thread that forks */
+
+static void change_begins(void)
+{
+	uint64_t start = 0;
+
+	for (;;) {
+		uint32_t who;
+
+		atomic_fetch_add(&changing, 1);
+		who = atomic_load(&forking);
+		if (who == 0 || who == process_tid())
+			return;
+		/* Not for ever: its thread may be in a signal handler that came within such a call. */
+		start = start ? start : clock_now();
+		if (clock_now() - start > GATE_NS)
+			return;
+		atomic_fetch_sub(&changing, 1);
+		sched_yield();
+	}
+}
+
+static void change_ends(void)
+{
+	atomic_fetch_sub(&changing, 1);
+}
+
+static void fork_begins(void)
+{
+	uint64_t start = clock_now();
+	uint32_t none = 0;
+
+	while (!atomic_compare_exchange_strong(&forking, &none, process_tid()) &&
+	       clock_now() - start < GATE_NS) {
+		none = 0;
+		sched_yield();
+	}
+	while (atomic_load(&changing) > 0 && clock_now() - start < GATE_NS)
+		sched_yield();
 }
 
 /* --- records */
@@ -153,7 +201,7 @@ static void wipe(struct home *h, struct rec *r)
 	r->number = (uint32_t)(r - h->rec);
 }
 
-struct rec *sock_add(int fd, uint32_t state, uint32_t role, uint32_t flags)
+static struct rec *add(int fd, uint32_t state, uint32_t role, uint32_t flags)
 {
 	struct home *h;
 	struct rec *r;
@@ -184,6 +232,16 @@ struct rec *sock_add(int fd, uint32_t state, uint32_t role, uint32_t flags)
 	atomic_store_explicit(&r->state, state, memory_order_release);
 	enter(fd, r);
 	errno = saved;
+	return r;
+}
+
+struct rec *sock_add(int fd, uint32_t state, uint32_t role, uint32_t flags)
+{
+	struct rec *r;
+
+	change_begins();
+	r = add(fd, state, role, flags);
+	change_ends();
 	return r;
 }
 
@@ -464,6 +522,7 @@ void sock_closing(int fd)
 			enter(fd, SOCK_OTHER);
 		return;
 	}
+	change_begins();
 	sock_keep_locked(r);
 	state = atomic_load(&r->state);
 	both = state >= REC_POSTED && state <= REC_LANE && take_both(r);
@@ -479,7 +538,23 @@ void sock_closing(int fd)
 	if (both)
 		give_both(r);
 	sock_release(r);
+	change_ends();
 	errno = saved;
+}
+
+void sock_ending(int fd, struct rec *r)
+{
+	struct keep *k = sock_keeping(r);
+
+	if (atomic_load(&k->pins) == 0 && atomic_load(&k->calls) == 0 && !atomic_load(&k->heir)) {
+		sock_closing(fd);
+		return;
+	}
+	/* Other threads are in calls until the very end: the record stays theirs, and relatives see to it. */
+	if (atomic_load(&r->refs) > atomic_load(&k->numbers) || !take_both(r))
+		return;
+	stream_say_end(r, fd);
+	give_both(r);
 }
 
 void sock_duplicated(int from, int to)
@@ -492,10 +567,12 @@ void sock_duplicated(int from, int to)
 		enter(to, SOCK_OTHER);
 		return;
 	}
+	change_begins();
 	atomic_fetch_add(&r->refs, 1);
 	atomic_fetch_add(&sock_keeping(r)->numbers, 1);
 	family_hold(r, 1);
 	enter(to, r);
+	change_ends();
 	if (to <= STDERR_FILENO)
 		sock_pin(r, to, WHY_LOW);
 	sock_release(r);
@@ -562,11 +639,54 @@ static void count_child(int fd, struct rec *r, void *arg)
 
 void sock_fork_prepare(void)
 {
+	fork_begins();
 	forks++;
 	sock_each(count_child, NULL);
 }
 
-void sock_forked(void)
+void sock_fork_parent(void)
 {
+	atomic_store(&forking, 0);
+}
+
+/* Not counted for this process: somebody else's. */
+static void drop_uncounted(int fd, struct rec *r, void *arg)
+{
+	(void)arg;
+	if (sock_keeping(r)->counted != forks)
+		sock_unknown(fd);
+}
+
+void sock_forked(bool counted)
+{
+	atomic_store(&forking, 0);
+	atomic_store(&changing, 0);
+	if (counted)
+		sock_each(drop_uncounted, NULL);
 	family_forget_calls();
+}
+
+/* --- exec: another program goes on with the descriptors, and nobody with the records */
+
+void sock_hand_off(int fd, struct rec *r)
+{
+	struct keep *k = sock_keeping(r);
+
+	family_hold(r, -1);
+	if (atomic_fetch_sub(&k->numbers, 1) == 1)
+		atomic_fetch_sub(&r->procs, 1);
+	if (atomic_fetch_sub(&r->refs, 1) != 1)
+		return;
+	/* If there will be no other program it is asked about again. */
+	sock_unknown(fd);
+	ops_close(&r->ops);
+	sock_abandoned(r);
+}
+
+void sock_take_back(struct rec *r)
+{
+	atomic_fetch_add(&r->refs, 1);
+	if (atomic_fetch_add(&sock_keeping(r)->numbers, 1) == 0)
+		atomic_fetch_add(&r->procs, 1);
+	family_hold(r, 1);
 }

@@ -96,6 +96,8 @@ void sock_forget(int fd);
 void sock_unknown(int fd);
 /* Before close(fd), or before something else takes its place. In this process, see process_is_self(). */
 void sock_closing(int fd);
+/* The same when the process ends. */
+void sock_ending(int fd, struct rec *r);
 /* `to` is another number for the socket `from`, or not one any more. */
 void sock_duplicated(int from, int to);
 /* It connected, or was accepted. */
@@ -115,9 +117,13 @@ void sock_each(void (*call)(int fd, struct rec *r, void *arg), void *arg);
 bool sock_in_use(void);
 /* The highest number that may be in the table. */
 int sock_highest(void);
-/* Before a fork that runs handlers; in its child. */
+/* Before a fork that runs handlers; behind it, in the parent; in the child, `counted` by those or not. */
 void sock_fork_prepare(void);
-void sock_forked(void);
+void sock_fork_parent(void);
+void sock_forked(bool counted);
+/* Before exec(), for each number; and if there was none after all. */
+void sock_hand_off(int fd, struct rec *r);
+void sock_take_back(struct rec *r);
 /* Its last holder was killed. */
 void sock_abandoned(struct rec *r);
 

@@ -89,6 +89,8 @@ void stream_restore_options(struct rec *r, int fd);
 bool stream_is_known_as(struct rec *r, int fd);
 /* The number `from` goes, and this process still has the socket as `to`. */
 void stream_moved(struct rec *r, int from, int to);
+/* What the peer is told when the last descriptor goes. */
+void stream_say_end(struct rec *r, int fd);
 /* The last descriptor goes. `fd` is still open. */
 void stream_close(struct rec *r, int fd);
 /* The same when the descriptors have gone already, with a process that was killed. */

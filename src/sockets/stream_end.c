@@ -302,21 +302,26 @@ void stream_moved(struct rec *r, int from, int to)
 		atomic_store(&arena_memory(r->arena)->lane[r->lane].fd[r->side], to);
 }
 
+void stream_say_end(struct rec *r, int fd)
+{
+	if (!sock_has_lane(r))
+		return;
+	/* Unread octets make the kernel reset a connection; it does not know of ours. */
+	if (lane_rx_held(&r->rx) > 0)
+		reset_on_close(fd);
+	atomic_fetch_or(&r->rx.dir->word, LANE_GONE);
+	atomic_fetch_or(&r->tx.dir->word, LANE_FIN);
+	/* It will not nap again, and finds the end on the carrier. */
+	if (lane_tx_rouse(&r->tx))
+		nap_end(r->tx.dir);
+}
+
 void stream_close(struct rec *r, int fd)
 {
 	struct arena *a = r->arena;
 
 	stream_forget_large(r);
-	if (sock_has_lane(r)) {
-		/* Unread octets make the kernel reset a connection; it does not know of ours. */
-		if (lane_rx_held(&r->rx) > 0)
-			reset_on_close(fd);
-		atomic_fetch_or(&r->rx.dir->word, LANE_GONE);
-		atomic_fetch_or(&r->tx.dir->word, LANE_FIN);
-		/* It will not nap again, and finds the end on the carrier. */
-		if (lane_tx_rouse(&r->tx))
-			nap_end(r->tx.dir);
-	}
+	stream_say_end(r, fd);
 	r->arena = NULL;
 	arena_give(a, r->lane, r->side);
 }

@@ -470,7 +470,8 @@ static bool goes_on(struct sender *s, ssize_t reason, int fd, bool done)
 {
 	bool sleeps = reason < -1 && s->block;
 
-	if (sleeps && !s->kept) {
+	/* With the lock: nobody can have closed it yet. */
+	if (!s->kept && (sleeps || (reason == 0 && !done))) {
 		sock_keep_locked(s->r);
 		s->kept = true;
 	}
