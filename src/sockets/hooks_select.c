@@ -185,14 +185,18 @@ static void list_fill(struct list *l, const struct wish *w)
 {
 	l->n = 0;
 	for (int at = 0; at < w->n; at += WORD) {
-		for (unsigned long bits = any_word(w, at); bits; bits &= bits - 1) {
-			unsigned long bit = bits & -bits;
-			struct pollfd *p = &l->fds[l->n++];
+		unsigned long r = word(w, READS, at);
+		unsigned long o = word(w, WRITES, at);
+		unsigned long e = word(w, EXCEPTS, at);
 
-			*p = (struct pollfd) { .fd = at + __builtin_ctzl(bits) };
-			for (int i = 0; i < SETS; i++)
-				if (word(w, i, at) & bit)
-					p->events |= meaning[i].events;
+		for (unsigned long bits = r | o | e; bits; bits &= bits - 1) {
+			int bit = __builtin_ctzl(bits);
+			int events = (r >> bit & 1 ? meaning[READS].events : 0) |
+				     (o >> bit & 1 ? meaning[WRITES].events : 0) |
+				     (e >> bit & 1 ? meaning[EXCEPTS].events : 0);
+
+			l->fds[l->n++] = (struct pollfd) { .fd = at + bit,
+							   .events = (short)events };
 		}
 	}
 }
@@ -244,7 +248,7 @@ static int select_for(struct wish w, const struct poll_call *limits)
 {
 	struct list l __attribute__((cleanup(list_drop)));
 	struct poll_call k = *limits;
-	uint64_t start = clock_now();
+	uint64_t start = k.timeout > 0 ? clock_now() : 0;
 	int result, ready = 0;
 
 	if (w.n > FD_SETSIZE)
@@ -262,7 +266,7 @@ static int select_for(struct wish w, const struct poll_call *limits)
 		ready = result > 0 ? judge(&l) : 0;
 		if (ready < 0)
 			return ready;
-		if (k.timeout >= 0)
+		if (k.timeout > 0 && ready == 0)
 			k.timeout = limits->timeout - (int64_t)(clock_now() - start);
 	} while (result > 0 && ready == 0 && (limits->timeout < 0 || k.timeout > 0));
 	write_sets(&l, &w);
@@ -298,21 +302,21 @@ HOOK int select(int n, fd_set *restrict r, fd_set *restrict w, fd_set *restrict 
 	struct wish wish = wish_of(n, r, w, e);
 	struct poll_call k = { .timeout = -1 };
 	struct timespec limit = { 0 };
-	uint64_t start;
+	uint64_t start = 0;
 	int result;
 
 	if (!has_ours(wish) ||
 	    (timeout && (!user_writable(timeout, sizeof(*timeout)) || timeout->tv_sec < 0 ||
 			 timeout->tv_usec < 0 || timeout->tv_sec > INT64_MAX - INT32_MAX)))
 		return real(select)(n, r, w, e, timeout);
-	start = clock_now();
 	if (timeout) {
 		limit.tv_sec = timeout->tv_sec + timeout->tv_usec / 1000000;
 		limit.tv_nsec = timeout->tv_usec % 1000000 * 1000;
 		k.timeout = poll_limit(&limit);
+		start = k.timeout ? clock_now() : 0;
 	}
 	result = select_for(wish, &k);
-	if (timeout)
+	if (timeout && k.timeout)
 		write_left(timeout, limit, start);
 	return result;
 }

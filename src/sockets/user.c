@@ -10,8 +10,8 @@
 #include "sockets/real.h"
 #include "sockets/user.h"
 
-#define PAGE    4096ull
-#define KNOWN   32768
+#define PAGE    USER_PAGE
+#define KNOWN   USER_KNOWN
 #define NOWHERE 65536 /* never mapped, in any program */
 
 #ifndef MADV_POPULATE_READ
@@ -19,8 +19,7 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-/* Page numbers, by their lowest bits; one table for reading and one for writing. */
-static _Atomic uint64_t known[2][KNOWN];
+_Atomic uint64_t user_known[2][KNOWN];
 
 /* --- questions that the kernel answers by a copy of its own, for any kind of memory */
 
@@ -64,12 +63,13 @@ static bool ask(uint64_t first, uint64_t last, bool write)
 	bool ok = settings.sealed || are_there(first, last, write);
 
 	for (uint64_t page = first; ok && page <= last; page++)
-		atomic_store_explicit(&known[write][page % KNOWN], page, memory_order_relaxed);
+		atomic_store_explicit(&user_known[write][page % KNOWN], ~page,
+				      memory_order_relaxed);
 	errno = saved;
 	return ok;
 }
 
-static bool check(const void *p, size_t n, bool write)
+bool user_check(const void *p, size_t n, bool write)
 {
 	uint64_t first = (uintptr_t)p / PAGE;
 	uint64_t last;
@@ -80,25 +80,15 @@ static bool check(const void *p, size_t n, bool write)
 		return false;
 	last = ((uintptr_t)p + n - 1) / PAGE;
 	for (uint64_t page = first; page <= last; page++)
-		if (atomic_load_explicit(&known[write][page % KNOWN], memory_order_relaxed) != page)
+		if (!user_knows(page, write))
 			return ask(first, last, write);
 	return true;
-}
-
-bool user_readable(const void *p, size_t n)
-{
-	return check(p, n, false);
-}
-
-bool user_writable(const void *p, size_t n)
-{
-	return check(p, n, true);
 }
 
 bool user_list_ok(const struct iovec *iov, size_t count, bool write)
 {
 	for (size_t i = 0; i < count; i++)
-		if (!check(iov[i].iov_base, iov[i].iov_len, write))
+		if (!user_is_there(iov[i].iov_base, iov[i].iov_len, write))
 			return false;
 	return true;
 }
@@ -109,7 +99,7 @@ static void forget(_Atomic uint64_t *table, uint64_t first, uint64_t last)
 
 	for (uint64_t i = 0; i < pages && i < KNOWN; i++) {
 		_Atomic uint64_t *at = &table[(first + i) % KNOWN];
-		uint64_t page = atomic_load_explicit(at, memory_order_relaxed);
+		uint64_t page = ~atomic_load_explicit(at, memory_order_relaxed);
 
 		if (page >= first && page <= last)
 			atomic_store_explicit(at, 0, memory_order_relaxed);
@@ -119,18 +109,18 @@ static void forget(_Atomic uint64_t *table, uint64_t first, uint64_t last)
 void user_constant(const void *p, size_t n)
 {
 	if (n > 0)
-		forget(known[1], (uintptr_t)p / PAGE, ((uintptr_t)p + n - 1) / PAGE);
+		forget(user_known[1], (uintptr_t)p / PAGE, ((uintptr_t)p + n - 1) / PAGE);
 }
 
 void user_gone(const void *p, size_t n)
 {
 	user_constant(p, n);
 	if (n > 0)
-		forget(known[0], (uintptr_t)p / PAGE, ((uintptr_t)p + n - 1) / PAGE);
+		forget(user_known[0], (uintptr_t)p / PAGE, ((uintptr_t)p + n - 1) / PAGE);
 }
 
 void user_all_gone(void)
 {
-	forget(known[0], 1, UINT64_MAX / PAGE);
-	forget(known[1], 1, UINT64_MAX / PAGE);
+	forget(user_known[0], 1, UINT64_MAX / PAGE);
+	forget(user_known[1], 1, UINT64_MAX / PAGE);
 }
