@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "sockets/epoll.h"
 #include "sockets/hook.h"
 #include "sockets/ops_lane.h"
@@ -220,7 +221,7 @@ static int held_option(struct rec *r, int fd, int name, const void *value, sockl
 static int switched_option(struct rec *r, int fd, int level, int name, const void *value,
 			   socklen_t size)
 {
-	bool can = ops_lane_can(level, name);
+	bool can = ops_lane_can(level, name, value, size);
 	int result;
 
 	if (level == SOL_SOCKET && (name == SO_RCVTIMEO || name == RCVTIMEO_NEW))
@@ -266,9 +267,13 @@ static void amend_option(struct rec *r, int level, int name, void *value, sockle
 
 HOOK int getsockopt(int fd, int level, int name, void *restrict value, socklen_t *restrict size)
 {
-	int result = real(getsockopt)(fd, level, name, value, size);
 	struct rec *r;
+	int result;
 
+	/* This one receives. */
+	if (level == IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE)
+		hook_step_aside(fd, WHY_OPTION);
+	result = real(getsockopt)(fd, level, name, value, size);
 	if (result != 0 || !((level == SOL_SOCKET && name == SO_ERROR) ||
 			     (level == IPPROTO_TCP && (name == TCP_NODELAY || name == TCP_CORK))))
 		return result;
@@ -280,9 +285,18 @@ HOOK int getsockopt(int fd, int level, int name, void *restrict value, socklen_t
 
 /* --- descriptors */
 
+/* Ours are nobody's business: programs go through all numbers to see which are open. */
+static bool is_hidden(int fd)
+{
+	if (fd <= STDERR_FILENO || !process_owns(fd))
+		return false;
+	errno = EBADF;
+	return true;
+}
+
 HOOK int dup(int fd)
 {
-	int copy = real(dup)(fd);
+	int copy = is_hidden(fd) ? -1 : real(dup)(fd);
 
 	if (copy >= 0) {
 		epoll_duplicated(fd, copy);
@@ -307,6 +321,8 @@ HOOK int dup2(int from, int to)
 {
 	int result;
 
+	if (is_hidden(from))
+		return -1;
 	replacing(from, to);
 	result = real(dup2)(from, to);
 	if (result >= 0 && from != to) {
@@ -320,6 +336,8 @@ HOOK int dup3(int from, int to, int flags)
 {
 	int result;
 
+	if (is_hidden(from))
+		return -1;
 	if (!(flags & ~O_CLOEXEC))
 		replacing(from, to);
 	result = real(dup3)(from, to, flags);
@@ -332,7 +350,7 @@ HOOK int dup3(int from, int to, int flags)
 
 static int do_fcntl(int fd, int command, void *argument)
 {
-	int result = real(fcntl)(fd, command, argument);
+	int result = is_hidden(fd) ? -1 : real(fcntl)(fd, command, argument);
 	struct rec *r;
 
 	if (result < 0)
@@ -362,6 +380,45 @@ HOOK int fcntl(int fd, int command, ...)
 	return do_fcntl(fd, command, argument);
 }
 
+/* The kernel acknowledges within this time, read or not. */
+#define ACKNOWLEDGED (40 * NSEC_PER_MSEC)
+
+/* What the peer has not read of a lane counts as under way for a moment; it is safe in the ring, as in the peer's queue. */
+static size_t under_way(struct rec *r)
+{
+	uint64_t sent = __atomic_load_n(&r->looked_at, __ATOMIC_RELAXED); /* or a tick earlier */
+
+	return clock_coarse() - sent < ACKNOWLEDGED ? stream_unsent(r) : 0;
+}
+
+/* The kernel has answered, or done it, so the number is there. */
+static void amend_request(struct rec *r, int fd, unsigned long request, int *number)
+{
+	switch (request) {
+	case FIONBIO:
+		if (*number)
+			atomic_fetch_or(&r->flags, REC_NONBLOCK);
+		else
+			atomic_fetch_and(&r->flags, ~(uint32_t)REC_NONBLOCK);
+		return;
+	case FIOASYNC:
+		if (*number)
+			sock_pin(r, fd, WHY_OPTION);
+		return;
+	}
+	if (!sock_has_lane(r))
+		return;
+	switch (request) {
+	case FIONREAD: *number += (int)stream_unread(r); break;
+	case SIOCOUTQ: *number += (int)under_way(r); break;
+	case SIOCATMARK:
+		/* Who sends urgent data leaves the ring: the mark comes after these. */
+		if (stream_unread(r) > 0)
+			*number = 0;
+		break;
+	}
+}
+
 HOOK int ioctl(int fd, unsigned long request, ...)
 {
 	va_list list;
@@ -373,23 +430,12 @@ HOOK int ioctl(int fd, unsigned long request, ...)
 	argument = va_arg(list, void *);
 	va_end(list);
 	result = real(ioctl)(fd, request, argument);
-	if (result != 0 || (request != FIONREAD && request != FIONBIO && request != SIOCATMARK))
+	if (result != 0 || (request != FIONREAD && request != FIONBIO && request != SIOCATMARK &&
+			    request != FIOASYNC && request != SIOCOUTQ))
 		return result;
 	r = sock_live(fd);
-	if (r && request == FIONBIO) {
-		if (*(int *)argument)
-			atomic_fetch_or(&r->flags, REC_NONBLOCK);
-		else
-			atomic_fetch_and(&r->flags, ~(uint32_t)REC_NONBLOCK);
-	} else if (r && sock_has_lane(r)) {
-		int unread = (int)stream_unread(r);
-
-		if (request == FIONREAD)
-			*(int *)argument += unread;
-		/* Who sends urgent data leaves the ring: the mark comes after these. */
-		else if (unread > 0)
-			*(int *)argument = 0;
-	}
+	if (r)
+		amend_request(r, fd, request, argument);
 	return result;
 }
 

@@ -148,12 +148,7 @@ static long by_epoll_pwait2(const long a[6])
 /* The C library's function has its own idea of an owner. */
 static long by_fcntl(const long a[6])
 {
-	switch (I(1)) {
-	case F_DUPFD:
-	case F_DUPFD_CLOEXEC:
-	case F_SETFL: return fcntl(I(0), I(1), P(2));
-	default: return kernel(SYS_fcntl, a);
-	}
+	return I(1) == F_GETOWN ? kernel(SYS_fcntl, a) : fcntl(I(0), I(1), P(2));
 }
 
 /* Requests of the kernel's own asynchronous I/O: it reads, writes and polls where no hook is. */

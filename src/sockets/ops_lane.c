@@ -2,6 +2,7 @@
 #include "sockets/ops_lane.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <netinet/tcp.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -9,11 +10,13 @@
 
 #include <flue/offload.h>
 
+#include "base/util.h"
 #include "sockets/meet.h"
 #include "sockets/ops.h"
 #include "sockets/process.h"
 #include "sockets/sock.h"
 #include "sockets/tell.h"
+#include "sockets/user.h"
 
 #ifndef TCP_ULP
 #define TCP_ULP 31
@@ -143,23 +146,31 @@ static int seek(struct rec *r)
 	}
 }
 
-bool ops_lane_can(int level, int name)
+/* What the kernel does with octets, which it does not see on a lane. Up to `off` the value asks for nothing; without a
+ * value that says so the option is always on. */
+static const struct {
+	int level, name;
+	int off;
+} kernel_only[] = {
+	{ SOL_SOCKET, SO_TIMESTAMP_OLD, 0 },      { SOL_SOCKET, SO_TIMESTAMP_NEW, 0 },
+	{ SOL_SOCKET, SO_TIMESTAMPNS_OLD, 0 },    { SOL_SOCKET, SO_TIMESTAMPNS_NEW, 0 },
+	{ SOL_SOCKET, SO_TIMESTAMPING_OLD, 0 },   { SOL_SOCKET, SO_TIMESTAMPING_NEW, 0 },
+	{ SOL_SOCKET, SO_PEEK_OFF, -1 },          { SOL_SOCKET, SO_RCVLOWAT, 1 },
+	{ SOL_SOCKET, SO_OOBINLINE, 0 },          { SOL_SOCKET, SO_ATTACH_FILTER, INT_MIN },
+	{ SOL_SOCKET, SO_ATTACH_BPF, INT_MIN },   { IPPROTO_TCP, TCP_INQ, 0 },
+	{ IPPROTO_TCP, TCP_ULP, INT_MIN },        { IPPROTO_TCP, TCP_REPAIR, 0 },
+	{ IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 0 }, { IPPROTO_TCP, TCP_FASTOPEN, INT_MIN },
+};
+
+bool ops_lane_can(int level, int name, const void *value, socklen_t length)
 {
-	if (level == IPPROTO_TCP)
-		return name != TCP_ULP && name != TCP_REPAIR && name != TCP_FASTOPEN_CONNECT &&
-		       name != TCP_FASTOPEN;
-	if (level != SOL_SOCKET)
-		return true;
-	switch (name) {
-	case SO_TIMESTAMP:
-	case SO_TIMESTAMPNS:
-	case SO_TIMESTAMPING:
-	case SO_ATTACH_FILTER:
-	case SO_ATTACH_BPF:
-	case SO_ZEROCOPY:
-	case SO_RCVLOWAT:
-	case SO_OOBINLINE: return false;
-	}
+	int asked = INT_MAX;
+
+	if (length >= sizeof(asked) && user_readable(value, sizeof(asked)))
+		memcpy(&asked, value, sizeof(asked));
+	for (size_t i = 0; i < ARRAY_SIZE(kernel_only); i++)
+		if (kernel_only[i].level == level && kernel_only[i].name == name)
+			return asked <= kernel_only[i].off;
 	return true;
 }
 
@@ -205,9 +216,7 @@ static int lane_option(void *arg, void *user, int level, int name, const void *v
 {
 	(void)arg;
 	(void)user;
-	(void)value;
-	(void)length;
-	return ops_lane_can(level, name) ? 0 : -ENOPROTOOPT;
+	return ops_lane_can(level, name, value, length) ? 0 : -ENOPROTOOPT;
 }
 
 /* Nobody shall take an offer that is not meant any more. */

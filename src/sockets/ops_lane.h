@@ -9,6 +9,7 @@
 #define FLUE_SOCKETS_OPS_LANE_H
 
 #include <stdbool.h>
+#include <sys/socket.h>
 
 /* How often an offer is looked at before the peer counts as plain: at turns, or after so many octets. */
 #define OPS_LANE_TURNS 4
@@ -18,7 +19,7 @@
 void ops_lane_start(void);
 /* No more lanes in this process; those that are there live on. */
 void ops_lane_stop(void);
-/* False: an option that means something only while the kernel moves the octets. */
-bool ops_lane_can(int level, int name);
+/* False: an option that means something only while the kernel moves the octets, and is switched on. */
+bool ops_lane_can(int level, int name, const void *value, socklen_t length);
 
 #endif

@@ -7,8 +7,9 @@
  *
  * FAMILY inet, inet6, offload, offload6, direct, direct6; PROTOCOL 0, tcp, sdp. OPTION says what the accepting
  * process does besides: lowat (an option that only TCP has, on its end), listener (the same, on the
- * listener), later (the same, after the turns), wrong (one that the kernel refuses), ring (io_uring, after a first
- * connection of the same kind).
+ * listener), later (the same, after the turns), off (such options, switched off), zerocopy (one that means nothing
+ * until it is used), zerosend (and used, after the turns), wrong (one that the kernel refuses), ring (io_uring, after a
+ * first connection of the same kind).
  */
 #include <errno.h>
 #include <linux/io_uring.h>
@@ -88,9 +89,44 @@ static socklen_t loopback(int family, struct sockaddr_storage *at)
 
 static void set_lowat(int fd)
 {
+	int two = 2;
+
+	need(!setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &two, sizeof(two)), "SO_RCVLOWAT");
+}
+
+static void switch_off(int fd)
+{
+	static const struct {
+		int level, name, value;
+	} off[] = {
+		{ SOL_SOCKET, SO_TIMESTAMP, 0 }, { SOL_SOCKET, SO_TIMESTAMPING, 0 },
+		{ SOL_SOCKET, SO_OOBINLINE, 0 }, { SOL_SOCKET, SO_RCVLOWAT, 1 },
+		{ IPPROTO_TCP, TCP_INQ, 0 },
+	};
+
+	for (size_t i = 0; i < sizeof(off) / sizeof(*off); i++)
+		need(!setsockopt(fd, off[i].level, off[i].name, &off[i].value, sizeof(int)), "off");
+}
+
+static void set_zerocopy(int fd)
+{
 	int one = 1;
 
-	need(!setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof(one)), "SO_RCVLOWAT");
+	need(!setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof(one)), "SO_ZEROCOPY");
+}
+
+/* One message that is not to be copied, the other way from the last one of the turns. */
+static void send_zerocopy(void)
+{
+	static uint8_t octets[1000];
+
+	if (stage.side) {
+		stage_recv(&stage, sizeof(octets));
+		return;
+	}
+	flow_fill(&stage.out, octets, sizeof(octets));
+	need(send(stage.fd, octets, sizeof(octets), MSG_ZEROCOPY) == sizeof(octets), "send");
+	stage.out.at += sizeof(octets);
 }
 
 static void open_ring(void)
@@ -123,6 +159,10 @@ static void meet_and_talk(int listener, int family, int protocol, int turns)
 		need(stage.fd >= 0, "accept");
 		if (is_asked("lowat"))
 			set_lowat(stage.fd);
+		if (is_asked("off"))
+			switch_off(stage.fd);
+		if (is_asked("zerocopy") || is_asked("zerosend"))
+			set_zerocopy(stage.fd);
 		if (is_asked("wrong") && !setsockopt(stage.fd, IPPROTO_TCP, TCP_ULP, "no such", 7))
 			stage_bad(&stage, "an option that nobody knows was taken");
 	}
@@ -130,6 +170,10 @@ static void meet_and_talk(int listener, int family, int protocol, int turns)
 	if (is_asked("later")) {
 		if (!stage.side)
 			set_lowat(stage.fd);
+		stage_warm(&stage, 2);
+	}
+	if (is_asked("zerosend")) {
+		send_zerocopy();
 		stage_warm(&stage, 2);
 	}
 	stage_meet(&stage, 0);
