@@ -508,6 +508,18 @@ static void pin_for_pipe(int fd)
 		sock_pin(r, fd, why_act(WHY_ACT_SPLICE));
 }
 
+/* How much a pipe takes without a wait, or -1: it is none, or the kernel is to say why not. */
+static ssize_t room_in_pipe(int out, unsigned int flags)
+{
+	struct pollfd p = { .fd = out, .events = POLLOUT };
+
+	if (real(fcntl)(out, F_GETPIPE_SZ) <= 0)
+		return -1;
+	if (!(flags & SPLICE_F_NONBLOCK))
+		return FILE_STEP;
+	return real(poll)(&p, 1, 0) > 0 && (p.revents & POLLOUT) ? PIPE_BUF : 0;
+}
+
 /* Out of a lane into a pipe: what the pipe takes is taken out of the lane, and no more. */
 static ssize_t splice_out(struct rec *r, int in, int out, size_t n, unsigned int flags)
 {
@@ -529,11 +541,19 @@ static ssize_t splice_out(struct rec *r, int in, int out, size_t n, unsigned int
 HOOK ssize_t splice(int in, off64_t *in_at, int out, off64_t *out_at, size_t n, unsigned int flags)
 {
 	struct rec *r = sock_live(in);
-	ssize_t moved;
+	ssize_t moved, room;
 
 	pin_for_pipe(out);
 	if (r && !in_at && !out_at && n > 0 && sock_has_lane(r)) {
-		moved = splice_out(r, in, out, n, flags);
+		int saved = errno;
+
+		room = room_in_pipe(out, flags);
+		errno = room == 0 ? EAGAIN : saved;
+		if (room == 0)
+			return -1;
+		moved = STREAM_AGAIN;
+		if (room > 0)
+			moved = splice_out(r, in, out, min_size(n, (size_t)room), flags);
 		if (moved != STREAM_AGAIN)
 			return moved;
 	}
