@@ -20,6 +20,9 @@ void hook_received_descriptors(const struct msghdr *msg);
 /* The kernel is going to use it where no hook is: a socket goes back to TCP, a set is made exact. */
 void hook_step_aside(int fd, enum why why);
 
+/* It is about to be closed. A child of vfork() closes only its own. */
+void hook_closing(int fd);
+
 /* System calls are filtered from now on: none of ours any more. */
 void hook_seal(void);
 

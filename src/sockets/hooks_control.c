@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "sockets/epoll.h"
 #include "sockets/hook.h"
+#include "sockets/hooks_uring.h"
 #include "sockets/ops_lane.h"
 #include "sockets/order.h"
 #include "sockets/report.h"
@@ -179,13 +180,13 @@ HOOK int shutdown(int fd, int how)
 	return r ? stream_shutdown(r, fd, how) : real(shutdown)(fd, how);
 }
 
-/* `fd` goes. A child of vfork() closes only its own. */
-static void closing(int fd)
+void hook_closing(int fd)
 {
 	if ((sock_at(fd) != SOCK_OTHER || epoll_of(fd)) && process_is_self()) {
 		epoll_closing(fd);
 		sock_closing(fd);
 	}
+	uring_closing((unsigned)fd, (unsigned)fd);
 }
 
 HOOK int close(int fd)
@@ -194,7 +195,7 @@ HOOK int close(int fd)
 		errno = EBADF;
 		return -1;
 	}
-	closing(fd);
+	hook_closing(fd);
 	order_tick();
 	return real(close)(fd);
 }
@@ -312,7 +313,7 @@ static void replacing(int from, int to)
 
 	if (from != to && real(fcntl)(from, F_GETFD) >= 0 && to >= 0) {
 		process_make_way(to);
-		closing(to);
+		hook_closing(to);
 	}
 	errno = saved;
 }
@@ -441,6 +442,7 @@ HOOK int ioctl(int fd, unsigned long request, ...)
 
 static void close_known(unsigned first, unsigned last)
 {
+	uring_closing(first, last);
 	if (last >= SOCK_FDS)
 		last = SOCK_FDS - 1;
 	for (unsigned fd = first; fd <= last && (int)fd <= sock_highest(); fd++) {

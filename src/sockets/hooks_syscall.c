@@ -18,7 +18,7 @@
 #include "sockets/epoll.h"
 #include "sockets/hook.h"
 #include "sockets/hooks_ready_priv.h"
-#include "sockets/ops_lane.h"
+#include "sockets/hooks_uring.h"
 #include "sockets/user.h"
 
 #define MASK_SIZE ((size_t)_NSIG / 8)
@@ -202,19 +202,25 @@ static long by_seccomp(const long a[6])
 
 /* --- io_uring */
 
-static void no_more_lanes(int fd, struct rec *r, void *arg)
-{
-	(void)arg;
-	sock_pin(r, fd, WHY_URING);
-}
-
 static long by_uring_setup(const long a[6])
 {
-	/* A ring reads and writes where no hook is. */
-	settings.uring = true;
-	ops_lane_stop();
-	sock_each(no_more_lanes, NULL);
-	return kernel(SYS_io_uring_setup, a);
+	long fd = kernel(SYS_io_uring_setup, a);
+
+	if (fd >= 0)
+		uring_made((int)fd, P(1));
+	return fd;
+}
+
+static long by_uring_enter(const long a[6])
+{
+	uring_submits(I(0), U(1), U(3));
+	return kernel(SYS_io_uring_enter, a);
+}
+
+static long by_uring_register(const long a[6])
+{
+	uring_registers(I(0), U(1), P(2), U(3));
+	return kernel(SYS_io_uring_register, a);
 }
 
 /* --- all of them */

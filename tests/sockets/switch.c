@@ -9,7 +9,7 @@
  * process does besides: lowat (an option that only TCP has, on its end), listener (the same, on the
  * listener), later (the same, after the turns), off (such options, switched off), zerocopy (one that means nothing
  * until it is used), zerosend (and used, after the turns), wrong (one that the kernel refuses), ring (io_uring, after a
- * first connection of the same kind).
+ * first connection of the same kind), blind (the same, with a thread of the kernel that looks for requests).
  */
 #include <errno.h>
 #include <linux/io_uring.h>
@@ -129,9 +129,9 @@ static void send_zerocopy(void)
 	stage.out.at += sizeof(octets);
 }
 
-static void open_ring(void)
+static void open_ring(uint32_t flags)
 {
-	struct io_uring_params params = { 0 };
+	struct io_uring_params params = { .flags = flags };
 	int fd = (int)syscall(SYS_io_uring_setup, 4, &params);
 
 	if (fd < 0) {
@@ -199,9 +199,9 @@ int main(int argc, char **argv)
 		set_lowat(listener);
 	stage_split(&stage);
 	meet_and_talk(listener, family, protocol, atoi(argv[3]));
-	if (is_asked("ring")) {
+	if (is_asked("ring") || is_asked("blind")) {
 		if (!stage.side)
-			open_ring();
+			open_ring(is_asked("blind") ? IORING_SETUP_SQPOLL : 0);
 		stage_meet(&stage, 0);
 		meet_and_talk(listener, family, protocol, atoi(argv[3]));
 	}
