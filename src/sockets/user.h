@@ -35,7 +35,7 @@ static inline bool user_is_there(const void *p, size_t n, bool write)
 	uint64_t first = (uintptr_t)p / USER_PAGE;
 	uint64_t last = ((uintptr_t)p + n - 1) / USER_PAGE;
 
-	return (last - first <= 1 && user_knows(first, write) && user_knows(last, write)) ||
+	return (n - 1 < USER_PAGE && user_knows(first, write) && user_knows(last, write)) ||
 	       user_check(p, n, write);
 }
 
