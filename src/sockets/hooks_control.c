@@ -289,7 +289,7 @@ HOOK int getsockopt(int fd, int level, int name, void *restrict value, socklen_t
 /* Ours are nobody's business: programs go through all numbers to see which are open. */
 static bool is_hidden(int fd)
 {
-	if (fd <= STDERR_FILENO || !process_owns(fd))
+	if (fd <= STDERR_FILENO || settings.sealed || !process_owns(fd))
 		return false;
 	errno = EBADF;
 	return true;

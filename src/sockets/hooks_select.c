@@ -135,6 +135,8 @@ static bool has_ours(struct wish w)
 	/* Numbers that we have never seen are asked about, but only in a set of the usual size. */
 	int most = sock_highest() < FD_SETSIZE ? FD_SETSIZE : sock_highest() + 1;
 
+	if (settings.sealed && w.n > FD_SETSIZE)
+		return false;
 	if (w.n > most)
 		w.n = most;
 	if (w.n > FD_SETSIZE)

@@ -28,8 +28,10 @@
 	 IORING_SETUP_NO_SQARRAY | SETUP_HYBRID_IOPOLL | SETUP_CQE_MIXED)
 
 /* Its queue of requests, mapped once more: the kernel does not mind, and nobody has to tell us where the program has it. */
+#define CLOSING UINT32_MAX
+
 struct ring {
-	_Atomic uint32_t refs;  /* 0: free */
+	_Atomic uint32_t refs;  /* 0: free; CLOSING: soon */
 	_Atomic int32_t number; /* of the descriptor, + 1; 0: closed, or being made */
 	uint32_t entries, mask;
 	uint32_t shift; /* of a request's size */
@@ -67,30 +69,40 @@ static void be_blind(void)
 
 static void release(struct ring *g)
 {
-	if (atomic_fetch_sub(&g->refs, 1) != 1)
+	uint32_t refs = atomic_load(&g->refs);
+
+	while (!atomic_compare_exchange_weak(&g->refs, &refs, refs > 1 ? refs - 1 : CLOSING))
+		;
+	if (refs > 1)
 		return;
 	/* The mappings would keep the ring alive. */
 	if (g->map)
 		real(munmap)(g->map, g->map_size);
 	if (g->requests)
 		real(munmap)(g->requests, g->requests_size);
+	atomic_store(&g->refs, 0);
+}
+
+static bool hold(struct ring *g)
+{
+	uint32_t refs = atomic_load(&g->refs);
+
+	while (refs > 0 && refs < CLOSING)
+		if (atomic_compare_exchange_weak(&g->refs, &refs, refs + 1))
+			return true;
+	return false;
 }
 
 static struct ring *take(int fd)
 {
 	for (int i = 0; i < RINGS; i++) {
 		struct ring *g = &rings[i];
-		uint32_t refs;
 
-		if (atomic_load_explicit(&g->number, memory_order_relaxed) != fd + 1)
+		if (atomic_load_explicit(&g->number, memory_order_relaxed) != fd + 1 || !hold(g))
 			continue;
-		refs = atomic_load(&g->refs);
-		while (refs > 0 && !atomic_compare_exchange_weak(&g->refs, &refs, refs + 1))
-			;
-		if (refs > 0 && atomic_load(&g->number) == fd + 1)
+		if (atomic_load(&g->number) == fd + 1)
 			return g;
-		if (refs > 0)
-			release(g);
+		release(g);
 	}
 	return NULL;
 }
@@ -134,11 +146,14 @@ static bool map_ring(struct ring *g, int fd, const struct io_uring_params *p)
 
 void uring_made(int fd, const struct io_uring_params *p)
 {
-	struct ring *g = p->flags & ~SETUP_SEEN ? NULL : free_ring();
+	struct ring *g;
 	int saved = errno;
 
+	if (settings.sealed)
+		return; /* there are no lanes */
 	process_init();
 	uring_closing((unsigned)fd, (unsigned)fd); /* one of this number that was closed unseen */
+	g = p->flags & ~SETUP_SEEN ? NULL : free_ring();
 	if (g && map_ring(g, fd, p)) {
 		atomic_fetch_add(&n_rings, 1);
 		atomic_store(&g->number, fd + 1);
@@ -265,7 +280,7 @@ void uring_submits(int fd, uint32_t n, uint32_t flags)
 	int saved = errno;
 	struct ring *g;
 
-	if (n == 0 || settings.uring)
+	if (n == 0 || settings.uring || settings.sealed)
 		return;
 	g = flags & IORING_ENTER_REGISTERED_RING ? NULL : take(fd);
 	if (g) {
