@@ -328,6 +328,29 @@ static bool is_entry(struct mmsghdr *entry)
 	return false;
 }
 
+/* One of several messages. */
+static ssize_t receive_one(struct rec *r, int fd, struct msghdr *msg, int flags)
+{
+	ssize_t n;
+
+	/* What the kernel would refuse: let it. */
+	if (bad_message(msg) || (flags & RECEIVE_PLAIN))
+		return real(recvmsg)(fd, msg, flags);
+	if (!user_writable(msg, sizeof(*msg)) ||
+	    !user_list_ok(msg->msg_iov, msg->msg_iovlen, true)) {
+		errno = EFAULT;
+		return -1;
+	}
+	n = stream_receive_part(r, fd, msg->msg_iov, msg->msg_iovlen, flags);
+	if (n >= 0) {
+		if (msg->msg_name)
+			msg->msg_namelen = 0;
+		msg->msg_controllen = 0;
+		msg->msg_flags = flags & MSG_CMSG_CLOEXEC;
+	}
+	return n;
+}
+
 /* In a lane several messages are as many calls. */
 static int receive_many(struct rec *r, int fd, struct mmsghdr *v, unsigned int n, int flags,
 			struct timespec *limit)
@@ -339,7 +362,7 @@ static int receive_many(struct rec *r, int fd, struct mmsghdr *v, unsigned int n
 	if (!(flags & MSG_ERRQUEUE) && take_error(fd))
 		return -1;
 	while (done < n) {
-		ssize_t got = is_entry(&v[done]) ? recvmsg(fd, &v[done].msg_hdr, now) : -1;
+		ssize_t got = is_entry(&v[done]) ? receive_one(r, fd, &v[done].msg_hdr, now) : -1;
 
 		if (got < 0) {
 			/* What has come is told now, and the error by the next call. */
@@ -383,8 +406,13 @@ HOOK int recvmmsg(int fd, struct mmsghdr *v, unsigned int n, int flags, struct t
 			look_through(v, got);
 		return got;
 	}
-	if (stream_before_receive(r, fd) == STREAM_OURS)
-		return receive_many(r, fd, v, n, flags, limit);
+	if (stream_before_receive(r, fd) == STREAM_OURS) {
+		if (!sock_keep(r, fd))
+			return recvmmsg(fd, v, n, flags, limit);
+		got = receive_many(r, fd, v, n, flags, limit);
+		sock_release(r);
+		return got;
+	}
 	got = real(recvmmsg)(fd, v, n, flags, limit);
 	after_receive(r, fd, got > 0 ? v[0].msg_len : 0, flags);
 	return got;
@@ -397,19 +425,22 @@ static void passing_many(const struct mmsghdr *v, unsigned int n)
 		hook_passing_descriptors(&v[i].msg_hdr);
 }
 
-HOOK int sendmmsg(int fd, struct mmsghdr *v, unsigned int n, int flags)
+static int send_many(struct rec *r, int fd, struct mmsghdr *v, unsigned int n, int flags)
 {
 	unsigned int done = 0;
 
-	n = n > IOV_MAX ? IOV_MAX : n;
-	if (!sock_live(fd)) {
-		passing_many(v, n);
-		return real(sendmmsg)(fd, v, n, flags);
-	}
 	while (done < n) {
 		struct msghdr *msg = &v[done].msg_hdr;
-		ssize_t sent = is_entry(&v[done]) ? sendmsg(fd, msg, flags) : -1;
+		ssize_t sent = -1;
 
+		if (!is_entry(&v[done]))
+			break;
+		if (bad_to_send(msg))
+			sent = real(sendmsg)(fd, msg, flags); /* to be refused */
+		else if (!user_list_ok(msg->msg_iov, msg->msg_iovlen, false))
+			errno = EFAULT;
+		else
+			sent = stream_send_part(r, fd, msg->msg_iov, msg->msg_iovlen, flags);
 		if (sent < 0)
 			break;
 		v[done++].msg_len = (unsigned int)sent;
@@ -418,6 +449,36 @@ HOOK int sendmmsg(int fd, struct mmsghdr *v, unsigned int n, int flags)
 			break;
 	}
 	return done > 0 || n == 0 ? (int)done : -1;
+}
+
+/* Something with them that only the kernel understands. */
+static bool have_control(const struct mmsghdr *v, unsigned int n)
+{
+	for (unsigned int i = 0; i < n && user_readable(&v[i], sizeof(v[i])); i++)
+		if (v[i].msg_hdr.msg_controllen)
+			return true;
+	return false;
+}
+
+HOOK int sendmmsg(int fd, struct mmsghdr *v, unsigned int n, int flags)
+{
+	struct rec *r = send_live(fd, flags);
+	int sent;
+
+	n = n > IOV_MAX ? IOV_MAX : n;
+	if (r && have_control(v, n)) {
+		sock_pin(r, fd, why_act(WHY_ACT_CONTROL));
+		r = NULL;
+	} else if (!r) {
+		passing_many(v, n);
+	}
+	if (!r || !sock_keep(r, fd)) {
+		order_tick();
+		return real(sendmmsg)(fd, v, n, flags);
+	}
+	sent = send_many(r, fd, v, n, flags);
+	sock_release(r);
+	return sent;
 }
 
 /* With offset -1 these are readv() and writev() with flags. */
@@ -458,7 +519,7 @@ static ssize_t send_file(struct rec *r, int fd, int from, off_t *offset, size_t 
 		if (got <= 0)
 			break;
 		iov = one(buf, (size_t)got);
-		sent = stream_send_young(r, fd, &iov, 1, 0);
+		sent = stream_send_part(r, fd, &iov, 1, 0);
 		if (sent <= 0)
 			break;
 		done += (size_t)sent;
@@ -472,7 +533,7 @@ static ssize_t send_file(struct rec *r, int fd, int from, off_t *offset, size_t 
 		lseek(from, at, SEEK_SET);
 	if (done > 0)
 		return (ssize_t)done;
-	return got < 0 || sent < 0 ? (sent == STREAM_AGAIN ? STREAM_AGAIN : -1) : 0;
+	return got < 0 || sent < 0 ? -1 : 0;
 }
 
 HOOK ssize_t sendfile(int fd, int from, off_t *offset, size_t n)
@@ -493,8 +554,9 @@ HOOK ssize_t sendfile(int fd, int from, off_t *offset, size_t n)
 		} else if (lseek(from, 0, SEEK_CUR) < 0) {
 			sock_pin(r, fd, why_act(WHY_ACT_SENDFILE));
 			sent = real(sendfile)(fd, from, offset, n);
-		} else {
+		} else if (sock_keep(r, fd)) {
 			sent = send_file(r, fd, from, offset, n);
+			sock_release(r);
 		}
 	}
 	return sent;
@@ -508,54 +570,67 @@ static void pin_for_pipe(int fd)
 		sock_pin(r, fd, why_act(WHY_ACT_SPLICE));
 }
 
-/* How much a pipe takes without a wait, or -1: it is none, or the kernel is to say why not. */
-static ssize_t room_in_pipe(int out, unsigned int flags)
-{
-	struct pollfd p = { .fd = out, .events = POLLOUT };
+/* Into a pipe by way of another, which is empty: so it never waits, and nothing is there that was not taken. */
+struct pour {
+	int out;
+	int way[2];
+	unsigned int flags;
+};
 
-	if (real(fcntl)(out, F_GETPIPE_SZ) <= 0)
+static ssize_t pour(void *arg, const void *octets, size_t n)
+{
+	const struct pour *p = arg;
+	ssize_t moved = real(write)(p->way[1], octets, n);
+
+	if (moved <= 0)
 		return -1;
-	if (!(flags & SPLICE_F_NONBLOCK))
-		return FILE_STEP;
-	return real(poll)(&p, 1, 0) > 0 && (p.revents & POLLOUT) ? PIPE_BUF : 0;
+	return real(splice)(p->way[0], NULL, p->out, NULL, (size_t)moved,
+			    p->flags | SPLICE_F_NONBLOCK);
+}
+
+/* Once, with a way of its own. */
+static ssize_t pour_once(struct rec *r, int in, int out, size_t n, unsigned int flags)
+{
+	char buf[FILE_STEP];
+	struct iovec iov = one(buf, min_size(n, sizeof(buf)));
+	struct pour p = { .out = out, .flags = flags };
+	ssize_t moved;
+
+	if (pipe2(p.way, O_CLOEXEC | O_NONBLOCK) != 0)
+		return -1;
+	moved = stream_take_by(r, in, &iov, flags & SPLICE_F_NONBLOCK ? MSG_DONTWAIT : 0, pour, &p);
+	real(close)(p.way[0]);
+	real(close)(p.way[1]);
+	return moved;
 }
 
 /* Out of a lane into a pipe: what the pipe takes is taken out of the lane, and no more. */
 static ssize_t splice_out(struct rec *r, int in, int out, size_t n, unsigned int flags)
 {
-	char buf[FILE_STEP];
-	struct iovec iov = one(buf, min_size(n, sizeof(buf)));
-	int wait = flags & SPLICE_F_NONBLOCK ? MSG_DONTWAIT : 0;
-	ssize_t got = stream_receive(r, in, &iov, 1, MSG_PEEK | wait);
+	struct pollfd p = { .fd = out, .events = POLLOUT };
 
-	if (got <= 0)
-		return got;
-	got = real(write)(out, buf, (size_t)got);
-	if (got > 0) {
-		iov.iov_len = (size_t)got;
-		got = stream_receive(r, in, &iov, 1, MSG_DONTWAIT);
+	for (;;) {
+		ssize_t moved = pour_once(r, in, out, n, flags);
+
+		if (moved >= 0 || errno != EAGAIN || (flags & SPLICE_F_NONBLOCK))
+			return moved;
+		/* Was it the pipe that had no room? */
+		if (real(poll)(&p, 1, 0) > 0 || real(poll)(&p, 1, -1) < 0)
+			return -1;
 	}
-	return got;
 }
 
 HOOK ssize_t splice(int in, off64_t *in_at, int out, off64_t *out_at, size_t n, unsigned int flags)
 {
 	struct rec *r = sock_live(in);
-	ssize_t moved, room;
+	ssize_t moved;
 
 	pin_for_pipe(out);
-	if (r && !in_at && !out_at && n > 0 && sock_has_lane(r)) {
-		int saved = errno;
-
-		room = room_in_pipe(out, flags);
-		errno = room == 0 ? EAGAIN : saved;
-		if (room == 0)
-			return -1;
-		moved = STREAM_AGAIN;
-		if (room > 0)
-			moved = splice_out(r, in, out, min_size(n, (size_t)room), flags);
-		if (moved != STREAM_AGAIN)
-			return moved;
+	if (r && !in_at && !out_at && n > 0 && sock_has_lane(r) &&
+	    real(fcntl)(out, F_GETPIPE_SZ) > 0 && sock_keep(r, in)) {
+		moved = splice_out(r, in, out, n, flags);
+		sock_release(r);
+		return moved;
 	}
 	pin_for_pipe(in);
 	return real(splice)(in, in_at, out, out_at, n, flags);

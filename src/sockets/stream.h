@@ -32,6 +32,19 @@ ssize_t stream_send(struct rec *r, int fd, const struct iovec *iov, size_t count
 ssize_t stream_send_young(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags);
 ssize_t stream_receive(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags);
 
+/*
+ * The same for one of several parts of a call, which has kept the record (sock_keep()): whatever becomes of the lane and of
+ * the number meanwhile. Never STREAM_AGAIN.
+ */
+ssize_t stream_send_part(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags);
+ssize_t stream_receive_part(struct rec *r, int fd, const struct iovec *iov, size_t count,
+			    int flags);
+/* Octets that are there go to `taker`, by way of a buffer, and it says how many it takes; nobody gets between. It must
+ * not wait. -1 and its errno: it takes none. */
+typedef ssize_t stream_taker(void *arg, const void *octets, size_t n);
+ssize_t stream_take_by(struct rec *r, int fd, const struct iovec *buffer, int flags,
+		       stream_taker *taker, void *arg);
+
 int stream_shutdown(struct rec *r, int fd, int how);
 /* An error for the next call; whoever waits must see it. */
 void stream_keep_error(struct rec *r, int error);

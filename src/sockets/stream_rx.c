@@ -308,7 +308,8 @@ static int sleep_in_slices(struct rec *r, int fd, bool some)
 	uint64_t most;
 	int n;
 
-	if (stream_unsent(r) == 0 && !some)
+	/* Only the kernel knows which handler has run. A peer that wants octets back then sees to it itself. */
+	if (!some && (stream_unsent(r) == 0 || nap_signals(false) == NAP_UNSURE))
 		return 0;
 	real(getsockopt)(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, &size);
 	most = (uint64_t)limit.tv_sec * NSEC_PER_SEC + (uint64_t)limit.tv_usec * 1000;
@@ -410,11 +411,14 @@ struct receiver {
 	bool block;
 	bool kept; /* from the first sleep on: another thread may close the socket meanwhile */
 	bool left; /* octets stay in the ring, and others sleep */
+	bool part; /* one of several parts of a call, which has kept the record */
+	stream_taker *taker; /* gets what is there, and says how much of it it takes */
+	void *arg;
 };
 
 static void let_go(struct receiver *c)
 {
-	if (c->kept)
+	if (c->kept && !c->part)
 		sock_release(c->r);
 }
 
@@ -436,12 +440,45 @@ static void arm_again(struct receiver *c)
 	c->left = !(c->flags & MSG_PEEK) && lane_rx_ready(&r->rx) > 0;
 }
 
+/* Without a lane any more: what the kernel has now. */
+static enum end take_plainly(struct receiver *c, int fd, struct lane_iov *to, size_t want,
+			     size_t *got)
+{
+	ssize_t n = take_carrier(fd, to, want - *got, c->flags);
+
+	if (n > 0)
+		*got += (size_t)n;
+	return n > 0 ? END_FULL : n == 0 ? END_EOF : errno == EAGAIN ? END_CARRIER : END_ERROR;
+}
+
+/* What was looked at goes to the taker; what it takes is gone. With the lock. */
+static enum end hand_on(struct receiver *c, int fd, struct lane_iov to, size_t *got)
+{
+	const struct iovec *iov = to.iov;
+	struct iovec again;
+	struct lane_iov from = { .iov = &again, .count = 1 };
+	ssize_t taken = c->taker(c->arg, iov->iov_base, *got);
+	size_t gone = 0;
+
+	*got = 0;
+	if (taken <= 0)
+		return END_ERROR;
+	again = (struct iovec) { iov->iov_base, (size_t)taken };
+	if (sock_has_lane(c->r))
+		round_of(c->r, fd, &from, (size_t)taken, 0, true, &gone);
+	else
+		take_carrier(fd, &from, (size_t)taken, 0);
+	*got = (size_t)taken;
+	return END_FULL;
+}
+
 /* A round with the lock taken and given back. The number to go on with, or SOCK_GONE: nothing to be had with this record
  * any more; SOCK_OWN: in *end. */
 static int locked_round(struct receiver *c, struct lane_iov *to, size_t want, size_t *got,
 			enum end *end)
 {
 	struct rec *r = c->r;
+	const struct lane_iov start = *to;
 	int fd = sock_lock(r, &r->rx_lock, c->fd, c->kept);
 
 	if (fd == SOCK_OWN) {
@@ -451,7 +488,7 @@ static int locked_round(struct receiver *c, struct lane_iov *to, size_t want, si
 	if (fd < 0)
 		return fd;
 	if (!sock_has_lane(r) || (*got == 0 && stream_is_down(r, fd))) {
-		*end = END_AGAIN;
+		*end = c->part ? take_plainly(c, fd, to, want, got) : END_AGAIN;
 	} else {
 		/* Somebody steps down with it: then later. */
 		if (atomic_load_explicit(&r->rx.dir->word, memory_order_relaxed) & LANE_RECALL)
@@ -460,6 +497,8 @@ static int locked_round(struct receiver *c, struct lane_iov *to, size_t want, si
 		*end = round_of(r, fd, to, want, c->flags, !c->block || c->kept, got);
 		arm_again(c);
 	}
+	if (c->taker && *got > 0)
+		*end = hand_on(c, fd, start, got);
 	/* With the lock: nobody can have closed it yet. */
 	if (!c->kept && !is_done(c, *end, *got, want)) {
 		sock_keep_locked(r);
@@ -469,12 +508,22 @@ static int locked_round(struct receiver *c, struct lane_iov *to, size_t want, si
 	return fd;
 }
 
+/* There is no lane any more. */
+static int sleep_plainly(int fd)
+{
+	char octet;
+
+	return real(recv)(fd, &octet, 1, MSG_PEEK) < 0 ? -1 : 0;
+}
+
 /* Until something may have come. -1 and errno: not for this call. */
 static int await(struct receiver *c, int fd, enum end end, bool some)
 {
 	struct rec *r = c->r;
 
 	REC_LOCK_NONE();
+	if (!sock_has_lane(r))
+		return sleep_plainly(fd);
 	stream_serve(r, fd);
 	if (end == END_EMPTY) {
 		int n;
@@ -573,6 +622,31 @@ ssize_t stream_receive(struct rec *r, int fd, const struct iovec *iov, size_t co
 		return n > 0 ? 0 : n;
 	}
 	return receive(&c, to, want);
+}
+
+ssize_t stream_receive_part(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags)
+{
+	struct receiver c = { .r = r, .fd = fd, .flags = flags, .kept = true, .part = true };
+	struct lane_iov to = { .iov = iov, .count = count };
+
+	c.block = !(flags & MSG_DONTWAIT) && !sock_flag(r, REC_NONBLOCK);
+	return stream_size(iov, count) == 0 ? 0 : receive(&c, to, stream_size(iov, count));
+}
+
+ssize_t stream_take_by(struct rec *r, int fd, const struct iovec *buffer, int flags,
+		       stream_taker *taker, void *arg)
+{
+	struct receiver c = { .r = r,
+			      .fd = fd,
+			      .flags = flags | MSG_PEEK,
+			      .kept = true,
+			      .part = true,
+			      .taker = taker,
+			      .arg = arg };
+	struct lane_iov to = { .iov = buffer, .count = 1 };
+
+	c.block = !(flags & MSG_DONTWAIT) && !sock_flag(r, REC_NONBLOCK);
+	return receive(&c, to, buffer->iov_len);
 }
 
 size_t stream_unread(struct rec *r)

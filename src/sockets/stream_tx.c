@@ -378,6 +378,7 @@ struct sender {
 	bool kept;
 	bool leave; /* waited long enough for room in the ring */
 	bool young; /* a lane may come while it is sent */
+	bool part;  /* one of several parts of a call, which has kept the record */
 	bool again; /* nothing was sent, and it is not ours to send */
 	size_t done;
 	struct stream_limit limit;
@@ -386,7 +387,7 @@ struct sender {
 
 static void let_go(struct sender *s)
 {
-	if (s->kept)
+	if (s->kept && !s->part)
 		sock_release(s->r);
 }
 
@@ -526,7 +527,8 @@ static ssize_t advance(struct sender *s, int fd, struct lane_iov *from, size_t w
 		look_around(r, fd);
 		return fill(s, fd, from, want);
 	}
-	if (s->done == 0 && fd == s->fd && (!s->young || atomic_load(&r->state) == REC_PLAIN)) {
+	if (s->done == 0 && fd == s->fd && !s->part &&
+	    (!s->young || atomic_load(&r->state) == REC_PLAIN)) {
 		s->again = true;
 		return -1;
 	}
@@ -573,26 +575,38 @@ static ssize_t send_all(struct sender *s, struct lane_iov from, size_t want)
 	return s->done > 0 ? (ssize_t)s->done : -1;
 }
 
-static ssize_t send_as(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags,
-		       bool young)
+static ssize_t send_as(struct sender *s, const struct iovec *iov, size_t count)
 {
 	struct lane_iov from = { .iov = iov, .count = count };
 	size_t want = stream_size(iov, count);
-	struct sender s __attribute__((
-		cleanup(let_go))) = { .r = r, .fd = fd, .flags = flags, .young = young };
 
-	s.block = !(flags & MSG_DONTWAIT) && !sock_flag(r, REC_NONBLOCK);
-	return want == 0 ? real(send)(fd, NULL, 0, flags) : send_all(&s, from, want);
+	s->block = !(s->flags & MSG_DONTWAIT) && !sock_flag(s->r, REC_NONBLOCK);
+	return want == 0 ? real(send)(s->fd, NULL, 0, s->flags) : send_all(s, from, want);
 }
 
 ssize_t stream_send(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags)
 {
-	return send_as(r, fd, iov, count, flags, false);
+	struct sender s __attribute__((cleanup(let_go))) = { .r = r, .fd = fd, .flags = flags };
+
+	return send_as(&s, iov, count);
 }
 
 ssize_t stream_send_young(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags)
 {
-	return send_as(r, fd, iov, count, flags, true);
+	struct sender s __attribute__((cleanup(let_go))) = {
+		.r = r, .fd = fd, .flags = flags, .young = true
+	};
+
+	return send_as(&s, iov, count);
+}
+
+ssize_t stream_send_part(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags)
+{
+	struct sender s = {
+		.r = r, .fd = fd, .flags = flags, .young = true, .kept = true, .part = true
+	};
+
+	return send_as(&s, iov, count);
 }
 
 size_t stream_unsent(struct rec *r)
