@@ -249,15 +249,14 @@ int lane_tx_recall(struct lane_tx *tx, struct iovec out[2])
 	if (lane_tx_in_ring(tx))
 		atomic_store_explicit(&tx->dir->turn[turns++ % LANE_TURNS], tx->pos - unread,
 				      memory_order_relaxed);
-	do {
-		if (!(w & LANE_RECALL) || (w & LANE_TAKING))
-			return -3; /* the receiver has changed its mind, or does it itself */
-		if ((uint32_t)w != tx->tail || lane_word_turns(w) != tx->turns)
-			return -1;
-		new = (w & ~(LANE_PLACE | LANE_RECALL)) | tx->head |
-		      (uint64_t)turns << LANE_TURN_SHIFT;
-	} while (!atomic_compare_exchange_weak_explicit(
-		&tx->dir->word, &w, new, memory_order_acq_rel, memory_order_acquire));
+	if (!(w & LANE_RECALL) || (w & LANE_TAKING))
+		return -3; /* the receiver has changed its mind, or does it itself */
+	if ((uint32_t)w != tx->tail || lane_word_turns(w) != tx->turns)
+		return -1;
+	new = (w & ~(LANE_PLACE | LANE_RECALL)) | tx->head | (uint64_t)turns << LANE_TURN_SHIFT;
+	/* If it still asks for the same, it has taken nothing since the head was looked at. */
+	if (!atomic_compare_exchange_strong(&tx->dir->word, &w, new))
+		return -3;
 	LANE_STORE(tx->turns, turns);
 	LANE_STORE(tx->tail, tx->head);
 	tx->pos -= unread;
@@ -369,6 +368,24 @@ uint32_t lane_rx_must_wake(struct lane_rx *rx)
 static bool rx_is_last(const struct lane_rx *rx, uint64_t w)
 {
 	return lane_word_turns(w) == (lane_rx_in_ring(rx) ? rx->turns : (uint16_t)(rx->turns + 1));
+}
+
+void lane_rx_recall(struct lane_rx *rx)
+{
+	uint64_t w = load_word(rx->dir), new;
+
+	do {
+		new = w & ~(LANE_WAITING | LANE_BELLED);
+		if (!(w & LANE_RECALL))
+			new = (new & ~LANE_ASKED) | ((w + (1ull << LANE_ASKED_SHIFT)) & LANE_ASKED);
+		new |= LANE_GONE | LANE_RECALL;
+	} while (!atomic_compare_exchange_weak(&rx->dir->word, &w, new));
+}
+
+void lane_rx_recall_no_more(struct lane_rx *rx)
+{
+	if (load_word(rx->dir) & LANE_RECALL)
+		atomic_fetch_and(&rx->dir->word, ~LANE_RECALL);
 }
 
 int lane_rx_take_back(struct lane_rx *rx, struct iovec out[2])

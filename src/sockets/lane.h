@@ -54,6 +54,10 @@
 #define LANE_FIN (1ull << 53)
 /* The receiver sleeps for a moment on the upper half of the word (futex): wake it. */
 #define LANE_NAPPING (1ull << 56)
+/* How often the receiver has asked for octets back: so that a sender who looked at its head before sees that it may
+ * have moved since. */
+#define LANE_ASKED_SHIFT 58
+#define LANE_ASKED       (0x3full << LANE_ASKED_SHIFT)
 /* With LANE_WAITING: its process's bell wakes it as well. */
 #define LANE_BELLED (1ull << 57)
 
@@ -203,6 +207,10 @@ uint32_t lane_rx_must_wake(struct lane_rx *rx);
 /* Forbid turns while octets are taken off an open carrier; false: look again. */
 bool lane_rx_enter(struct lane_rx *rx, uint64_t word);
 void lane_rx_exit(struct lane_rx *rx);
+/* Take nothing from the ring any more, and want what is in it back; nothing may be taken from it while that is asked for.
+ * lane_rx_recall_no_more(): what is there is read from there. */
+void lane_rx_recall(struct lane_rx *rx);
+void lane_rx_recall_no_more(struct lane_rx *rx);
 /*
  * The receiver's own recall, when the sender does not react: begin() gives the octets that were left, as pieces, and
  * makes the sender keep still; then the caller puts them onto the sender's end of the carrier; end()

@@ -25,6 +25,8 @@
  * peer that sleeps in a call of ours looks every 20 ms. */
 #define RECALL_NS  (200 * NSEC_PER_MSEC)
 #define RECALL_NAP (500 * 1000)
+#define LEAVE_NS   (10 * NSEC_PER_MSEC)
+#define LEAVE_NAP  20000
 
 static void reset_on_close(int fd)
 {
@@ -164,21 +166,12 @@ enum recall { RECALL_DONE, RECALL_WAIT, RECALL_NEVER };
 static enum recall recall(struct rec *r, int fd)
 {
 	/* Always asked for: the peer may be about to publish. */
-	uint64_t word = atomic_fetch_or(&r->rx.dir->word, LANE_GONE | LANE_RECALL);
-
-	if (word & (LANE_WAITING | LANE_BELLED))
-		atomic_fetch_and(&r->rx.dir->word, ~(LANE_WAITING | LANE_BELLED));
+	lane_rx_recall(&r->rx);
 	if (lane_rx_held(&r->rx) == 0)
 		return RECALL_DONE; /* there was nothing; it stays asked for */
 	if (take_back(r, fd))
 		return RECALL_DONE;
 	return sock_has_lane(r) && !peer_has_ended(fd) ? RECALL_WAIT : RECALL_NEVER;
-}
-
-/* Not asked for any more: what is in the ring is read from there. */
-static void recall_no_more(struct rec *r)
-{
-	atomic_fetch_and(&r->rx.dir->word, ~LANE_RECALL);
 }
 
 void stream_restore_options(struct rec *r, int fd)
@@ -215,23 +208,36 @@ bool stream_is_answered(struct rec *r, int fd)
 	return false;
 }
 
-/* Our own sending goes to the carrier, for good; at once, or when octets that must go before it have gone. */
-static bool leave_for_good(struct rec *r, int fd)
+/* One try to leave with what we send. */
+static enum stream_left leave_once(struct rec *r, int fd)
 {
 	int number = sock_lock(r, &r->tx_lock, fd, false);
-	bool ok = false;
+	enum stream_left left = STREAM_BROKEN;
 
 	if (number < 0)
-		return false;
+		return left;
 	if (sock_has_lane(r)) {
 		atomic_fetch_or(&r->flags, REC_PINNED);
-		ok = stream_leave(r, number) != STREAM_BROKEN;
-		if (!ok)
+		left = stream_leave(r, number);
+		if (left == STREAM_BROKEN)
 			stream_break(r, number);
 		wake_writers(r);
 	}
 	rec_lock_give(&r->tx_lock);
-	return ok;
+	return left;
+}
+
+/* Our own sending goes to the carrier, for good. A peer that takes octets back just now must be done first, or what the
+ * program sends next would overtake them; it is a matter of microseconds, and not waited for longer than a moment. */
+static bool leave_for_good(struct rec *r, int fd)
+{
+	const struct timespec nap = { .tv_nsec = LEAVE_NAP };
+	uint64_t start = clock_now();
+	enum stream_left left;
+
+	while ((left = leave_once(r, fd)) == STREAM_LATER && clock_now() - start < LEAVE_NS)
+		real(syscall)(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &nap, NULL);
+	return left != STREAM_BROKEN;
 }
 
 static bool become_plain(struct rec *r, int fd)
@@ -263,7 +269,7 @@ static bool come_down(struct rec *r, int fd, bool last)
 		if (how == RECALL_DONE)
 			become_plain(r, number);
 		else if (how == RECALL_NEVER || last)
-			recall_no_more(r);
+			lane_rx_recall_no_more(&r->rx);
 	}
 	rec_lock_give(&r->rx_lock);
 	return how != RECALL_WAIT;

@@ -491,8 +491,7 @@ static int locked_round(struct receiver *c, struct lane_iov *to, size_t want, si
 		*end = c->part ? take_plainly(c, fd, to, want, got) : END_AGAIN;
 	} else {
 		/* Somebody steps down with it: then later. */
-		if (atomic_load_explicit(&r->rx.dir->word, memory_order_relaxed) & LANE_RECALL)
-			atomic_fetch_and(&r->rx.dir->word, ~LANE_RECALL);
+		lane_rx_recall_no_more(&r->rx);
 		stream_note_cpu(&r->rx.dir->rx_cpu);
 		*end = round_of(r, fd, to, want, c->flags, !c->block || c->kept, got);
 		arm_again(c);
