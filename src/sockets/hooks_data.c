@@ -481,11 +481,21 @@ HOOK int sendmmsg(int fd, struct mmsghdr *v, unsigned int n, int flags)
 	return sent;
 }
 
-/* With offset -1 these are readv() and writev() with flags. */
-HOOK ssize_t preadv2(int fd, const struct iovec *iov, int count, off_t offset, int flags)
+/* With offset -1 these are readv() and writev() with flags; some only the kernel understands. */
+static bool is_plain_vector(int fd, const struct iovec *iov, int count, off_t offset, int flags)
 {
 	if (offset != -1 || count <= 0 || count > IOV_MAX || !sock_live(fd) ||
-	    bad_vector(iov, (size_t)count) || (flags & ~(RWF_NOWAIT | RWF_HIPRI)))
+	    bad_vector(iov, (size_t)count))
+		return true;
+	if (!(flags & ~(RWF_NOWAIT | RWF_HIPRI)))
+		return false;
+	hook_step_aside(fd, WHY_OPTION);
+	return true;
+}
+
+HOOK ssize_t preadv2(int fd, const struct iovec *iov, int count, off_t offset, int flags)
+{
+	if (is_plain_vector(fd, iov, count, offset, flags))
 		return real(preadv2)(fd, iov, count, offset, flags);
 	return RECEIVE(fd, iov, (size_t)count, flags & RWF_NOWAIT ? MSG_DONTWAIT : 0,
 		       real(preadv2)(fd, iov, count, offset, flags));
@@ -493,8 +503,7 @@ HOOK ssize_t preadv2(int fd, const struct iovec *iov, int count, off_t offset, i
 
 HOOK ssize_t pwritev2(int fd, const struct iovec *iov, int count, off_t offset, int flags)
 {
-	if (offset != -1 || count <= 0 || count > IOV_MAX || !sock_live(fd) ||
-	    bad_vector(iov, (size_t)count) || (flags & ~(RWF_NOWAIT | RWF_HIPRI)))
+	if (is_plain_vector(fd, iov, count, offset, flags))
 		return real(pwritev2)(fd, iov, count, offset, flags);
 	return SEND(fd, iov, (size_t)count, list_size(iov, (size_t)count),
 		    flags & RWF_NOWAIT ? MSG_DONTWAIT : 0,

@@ -307,12 +307,13 @@ HOOK int select(int n, fd_set *restrict r, fd_set *restrict w, fd_set *restrict 
 	uint64_t start = 0;
 	int result;
 
-	if (!has_ours(wish) ||
-	    (timeout && (!user_writable(timeout, sizeof(*timeout)) || timeout->tv_sec < 0 ||
-			 timeout->tv_usec < 0 || timeout->tv_sec > INT64_MAX - INT32_MAX)))
+	if (!has_ours(wish) || (timeout && (!user_writable(timeout, sizeof(*timeout)) ||
+					    timeout->tv_sec < 0 || timeout->tv_usec < 0)))
 		return real(select)(n, r, w, e, timeout);
 	if (timeout) {
-		limit.tv_sec = timeout->tv_sec + timeout->tv_usec / 1000000;
+		limit.tv_sec = timeout->tv_sec;
+		if (__builtin_add_overflow(limit.tv_sec, timeout->tv_usec / 1000000, &limit.tv_sec))
+			limit.tv_sec = INT64_MAX;
 		limit.tv_nsec = timeout->tv_usec % 1000000 * 1000;
 		k.timeout = poll_limit(&limit);
 		start = k.timeout ? clock_now() : 0;

@@ -14,6 +14,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "answers.h"
@@ -267,6 +268,32 @@ static void flag_without_option(void)
 	answer("came %s", answer_read(b, 5));
 }
 
+/* ---- flags of vectors ---- */
+
+static void vectors(void)
+{
+	static const int flags[] = { 0, RWF_HIPRI, RWF_NOWAIT, RWF_DSYNC, RWF_SYNC, 1 << 20 };
+	char octets[8] = "";
+	struct iovec out = { (void *)"vec", 3 }, in = { octets, 3 };
+
+	for (size_t i = 0; i < sizeof(flags) / sizeof(*flags); i++) {
+		ssize_t n;
+
+		begin();
+		send(a, "A", 1, 0);
+		n = pwritev2(a, &out, 1, -1, flags[i]);
+		answer("%zu: write %s", i, answer_of(n));
+		send(a, "B", 1, 0);
+		answer("came %s", answer_read(b, n > 0 ? 5 : 2));
+		send(a, "abc", 3, 0);
+		usleep(5000);
+		n = preadv2(b, &in, 1, -1, flags[i]);
+		answer("%zu: read %s", i, answer_of(n));
+		if (n < 0)
+			answer("came %s", answer_read(b, 3));
+	}
+}
+
 /* ---- counts ---- */
 
 static void not_yet_acknowledged(void)
@@ -317,6 +344,7 @@ int main(int argc, char **argv)
 		{ "receive without copies", receive_without_copies },
 		{ "send without copies", send_without_copies },
 		{ "flag without option", flag_without_option },
+		{ "vectors", vectors },
 		{ "not yet acknowledged", not_yet_acknowledged },
 		{ "descriptors", descriptors },
 	};

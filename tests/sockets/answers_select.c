@@ -235,8 +235,13 @@ static void times(void)
 	answer("left %ld", (long)left.tv_sec);
 	left = (struct timeval) { -1, 0 };
 	tell("before", select(b + 1, (fd_set *)reads, NULL, NULL, &left), NULL);
+	/* Nobody sleeps when it comes. */
+	answer("came %s", answer_read(b, 1));
+	send(a, "x", 1, 0);
 	left = (struct timeval) { (time_t)(~0ul >> 1) - 10, 0 };
 	answer("for ever %s", answer_of(select(b + 1, (fd_set *)reads, NULL, NULL, &left)));
+	left = (struct timeval) { (time_t)(~0ul >> 1), 5000000 };
+	answer("and ever %s", answer_of(select(b + 1, (fd_set *)reads, NULL, NULL, &left)));
 }
 
 int main(int argc, char **argv)
