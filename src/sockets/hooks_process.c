@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Hooks of the calls by which a process becomes another one, or ends. */
 #include <linux/seccomp.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -186,6 +187,42 @@ HOOK FILE *popen(const char *command, const char *mode)
 {
 	before_spawn();
 	return real(popen)(command, mode);
+}
+
+/* --- children that are no forks for the C library */
+
+struct beginning {
+	int (*run)(void *arg);
+	void *arg;
+};
+
+/* In the child, which has a copy of the caller's memory. */
+static int begin(void *arg)
+{
+	struct beginning b = *(struct beginning *)arg;
+
+	process_fork_child();
+	return b.run(b.arg);
+}
+
+HOOK int clone(int (*run)(void *), void *stack, int flags, void *arg, ...)
+{
+	struct beginning b = { run, arg };
+	void *more[3];
+	va_list list;
+	int pid;
+
+	va_start(list, arg);
+	for (int i = 0; i < 3; i++)
+		more[i] = va_arg(list, void *);
+	va_end(list);
+	/* With our memory, or our descriptors, it is none of its own. */
+	if (!run || !stack || (flags & (CLONE_VM | CLONE_FILES)))
+		return real(clone)(run, stack, flags, arg, more[0], more[1], more[2]);
+	process_fork_prepare();
+	pid = real(clone)(begin, stack, flags, &b, more[0], more[1], more[2]);
+	process_fork_parent();
+	return pid;
 }
 
 /* --- the end */

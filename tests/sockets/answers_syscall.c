@@ -277,21 +277,39 @@ static void descriptors(void)
 
 /* ---- processes ---- */
 
+static void be_child(void)
+{
+	if (strcmp(answer_read(a, 6), "before") != 0)
+		syscall(SYS_exit_group, 2);
+	send(a, "child", 5, 0);
+	close(a);
+	close(b);
+}
+
+static int run_child(void *arg)
+{
+	(void)arg;
+	be_child();
+	return 0;
+}
+
 static long clone_by(int how)
 {
+	static char stack[65536] __attribute__((aligned(16)));
 	struct clone_args args = { .exit_signal = SIGCHLD };
 
 	switch (how) {
 	case 0: return syscall(SYS_fork);
 	case 1: return syscall(SYS_clone, (long)SIGCHLD, NULL, NULL, NULL, 0L);
-	default: return syscall(SYS_clone3, &args, sizeof(args));
+	case 2: return syscall(SYS_clone3, &args, sizeof(args));
+	default: return clone(run_child, stack + sizeof(stack), SIGCHLD, NULL);
 	}
 }
 
 /* The child goes on with one end, and closes it; then the parent does. */
 static void forks(void)
 {
-	for (int how = 0; how < 3; how++) {
+	for (int how = 0; how < 4; how++) {
 		long pid;
 		int status = -1;
 
@@ -299,11 +317,7 @@ static void forks(void)
 		send(b, "before", 6, 0);
 		pid = clone_by(how);
 		if (pid == 0) {
-			if (strcmp(answer_read(a, 6), "before") != 0)
-				syscall(SYS_exit_group, 2);
-			send(a, "child", 5, 0);
-			close(a);
-			close(b);
+			be_child();
 			syscall(SYS_exit_group, 0);
 		}
 		waitpid((pid_t)pid, &status, 0);
