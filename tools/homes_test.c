@@ -174,7 +174,7 @@ static void records_that_make_no_sense_do_no_harm(void **st)
 {
 	struct homes homes = { 0 };
 	struct diag diag = { 0 };
-	struct view view = { .end = "\n" };
+	struct view view = { 0 };
 	char *text = NULL;
 	size_t length;
 	json_t *json;
@@ -201,7 +201,7 @@ static void records_that_make_no_sense_do_no_harm(void **st)
 	assert_null(strchr(text, '\033'));
 	assert_non_null(strstr(text, "does not know"));
 	free(text);
-	json = sockets_view_json(&homes);
+	json = sockets_view_json(&homes, NULL);
 	assert_non_null(json);
 	assert_int_equal(json_array_size(json_object_get(json, "connections")),
 			 homes.n_connections);
@@ -215,7 +215,7 @@ static void two_ends_find_each_other_and_the_kernels_figures(void **st)
 	struct diag_socket sockets[] = { { .cookie = 5, .sent = 50, .received = 500 },
 					 { .cookie = 9, .sent = 90, .received = 900 } };
 	struct diag diag = { .sockets = sockets, .n = 2 };
-	struct view view = { .end = "\n" };
+	struct view view = { 0 };
 	struct homes homes = { 0 };
 	char *text = NULL;
 	size_t length;
@@ -263,48 +263,11 @@ static void two_ends_find_each_other_and_the_kernels_figures(void **st)
 	drop(client, fd2);
 }
 
-static void table_fits_the_terminal(void **st)
-{
-	struct homes homes = { 0 };
-	struct diag diag = { 0 };
-	struct view view = { .end = "\n", .width = 40, .height = 10 };
-	char *text = NULL;
-	size_t length, lines = 0;
-	int fd;
-	struct home *h = make(&fd);
-
-	for (unsigned i = 0; i < RECORDS; i++)
-		add(h, REC_YOUNG, 1000 + i, 80);
-	assert_true(homes_add(&homes, fd, 1));
-	homes_finish(&homes, &diag);
-	view.out = open_memstream(&text, &length);
-	assert_true(sockets_view_table(&view, &homes));
-	fclose(view.out);
-	for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
-		lines++;
-		assert_true(strlen(line) <= 40 + (lines == 1 ? 40 : 0));
-	}
-	assert_int_equal(lines, 9);
-	free(text);
-	/* In 60 columns there is no room for calls and for one of the addresses. */
-	view.width = 60;
-	view.out = open_memstream(&text, &length);
-	assert_true(sockets_view_table(&view, &homes));
-	fclose(view.out);
-	assert_null(strstr(text, "CALLS"));
-	assert_null(strstr(text, "127.0.0.1:80 "));
-	assert_non_null(strstr(text, "127.0.0.1:1000"));
-	assert_non_null(strstr(text, "RECEIVED  WHY TCP"));
-	free(text);
-	homes_free(&homes);
-	drop(h, fd);
-}
-
 static void rates_are_those_since_the_last_look(void **st)
 {
 	struct homes before = { 0 }, now = { 0 };
 	struct diag diag = { 0 };
-	struct view view = { .end = "\n", .before = &before, .seconds = 2 };
+	struct view view = { .rows = { .before = &before, .seconds = 2 } };
 	char *text = NULL;
 	size_t length;
 	int fd;
@@ -424,7 +387,6 @@ int main(void)
 		cmocka_unit_test(home_that_makes_no_sense_is_counted_and_left_alone),
 		cmocka_unit_test(records_that_make_no_sense_do_no_harm),
 		cmocka_unit_test(two_ends_find_each_other_and_the_kernels_figures),
-		cmocka_unit_test(table_fits_the_terminal),
 		cmocka_unit_test(rates_are_those_since_the_last_look),
 		cmocka_unit_test(homes_are_found_through_proc_once_each),
 		cmocka_unit_test(figures_of_the_kernel_are_found_by_cookie),

@@ -97,7 +97,7 @@ static bool ask_other_end(const struct homes *h, struct homes_connection *c)
 	other = &h->connections[c->other];
 	if (other->lane || other->reason == WHY_PEER || other->reason == WHY_NONE)
 		return true;
-	c->why = "peer-keeps-tcp";
+	c->why = "peer-keeps";
 	c->sentence = "the other end keeps it on TCP";
 	homes_reason(c->detail, sizeof(c->detail), other);
 	return true;

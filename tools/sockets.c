@@ -5,26 +5,35 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "cmd.h"
 #include "homes.h"
+#include "screen.h"
 #include "sockets_view.h"
 #include "util.h"
 
 #define SECONDS_MAX 86400
 
 struct sockets {
-	bool json, watch;
+	bool json, watch, sorted;
 	double seconds;
+	enum rows_sort sort;
+	const char *filter;
 };
 
 static const struct argp_option options[] = {
 	{ "json", 'j', NULL, 0, "Print JSON; with --watch one object on a line each time", 0 },
 	{ "watch", 'w', "SECONDS", OPTION_ARG_OPTIONAL,
-	  "Look again and again, every so often (1), and show rates; ends with Control-C", 0 },
+	  "Look again and again, every so often (1), and show rates; ends with q or Control-C", 0 },
+	{ "sort", 's', "KEY", 0,
+	  "Order by rate (with --watch, the default there), bytes, program (default), pid or port",
+	  0 },
+	{ "filter", 'f', "WORDS", 0,
+	  "Show only connections that fit all words: part of a program's name, a pid or a port; "
+	  "or program=NAME, pid=N, port=N",
+	  0 },
 	{ 0 },
 };
 
@@ -45,6 +54,14 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		if (arg)
 			parse_seconds(s, arg, state);
 		break;
+	case 's':
+		s->sort = rows_sort_of(arg);
+		s->sorted = true;
+		if (s->sort == ROWS_SORTS)
+			argp_error(state, "--sort is rate, bytes, program, pid or port, not '%s'",
+				   arg);
+		break;
+	case 'f': s->filter = arg; break;
 	case ARGP_KEY_ARG:
 		/* getopt wants "--watch=2"; people write "--watch 2". */
 		if (!s->watch || s->seconds > 0)
@@ -64,6 +81,7 @@ static const struct argp argp = {
 	       "Examples:\n"
 	       "  flue sockets\n"
 	       "  flue sockets --watch 2\n"
+	       "  flue sockets --filter port=6379 --sort bytes\n"
 	       "  flue sockets --json | jq '.connections[] | select(.way == \"tcp\") | .why'\n",
 };
 
@@ -81,7 +99,7 @@ static bool print(const struct sockets *s, const struct view *view, const struct
 	bool good = true;
 
 	if (s->json) {
-		json_t *value = sockets_view_json(homes);
+		json_t *value = sockets_view_json(homes, s->filter);
 
 		good = value &&
 		       json_dumpf(value, stdout, s->watch ? JSON_COMPACT : JSON_INDENT(2)) == 0;
@@ -101,64 +119,63 @@ static void pause_for(double seconds)
 	nanosleep(&time, NULL); /* a signal ends it, which is meant */
 }
 
-/* On a terminal each look is drawn over the last one. */
-static void begin_screen(struct view *view)
+/* For files and pipes, and terminals that cannot be drawn on. */
+static bool watch_lines(const struct sockets *s)
 {
-	struct winsize size;
-
-	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col && size.ws_row) {
-		view->width = size.ws_col;
-		view->height = size.ws_row;
-	}
-	view->end = "\033[K\n";
-	fputs("\033[H", stdout);
-}
-
-static bool watch(const struct sockets *s)
-{
-	bool screen = !s->json && isatty(STDOUT_FILENO), good = true;
-	struct view view = { .out = stdout, .end = "\n" };
 	struct homes now, before = { 0 };
+	struct view view = { .out = stdout,
+			     .rows = { .sort = s->sort, .filter = s->filter, .before = &before } };
 	uint64_t last = 0;
+	bool good = true;
 
-	if (screen)
-		fputs("\033[2J", stdout);
 	while (!cmd_interrupted && good) {
 		uint64_t time = util_now_ns();
 
 		good = look(&now);
 		if (!good)
 			break;
-		view.before = &before; /* empty at first: the columns are there, without rates */
-		view.seconds = (double)(time - last) / 1e9;
-		if (screen)
-			begin_screen(&view);
+		/* At first there is nothing before: the columns are there, without rates. */
+		view.rows.seconds = (double)(time - last) / 1e9;
 		good = print(s, &view, &now);
-		if (screen) {
-			fputs("\033[J", stdout);
-			fflush(stdout);
-		} else if (!s->json) {
+		if (!s->json)
 			putchar('\n');
-		}
 		homes_free(&before);
 		before = now;
 		last = time;
 		if (good && !cmd_interrupted)
-			pause_for(s->seconds > 0 ? s->seconds : 1);
+			pause_for(s->seconds);
 	}
 	homes_free(&before);
 	return good;
 }
 
+static bool watch(const struct sockets *s)
+{
+	struct screen_attr attr = { .seconds = s->seconds, .sort = s->sort, .filter = s->filter };
+	enum screen_end end = SCREEN_NONE;
+
+	if (!s->json && isatty(STDOUT_FILENO))
+		end = screen_run(&attr);
+	if (end == SCREEN_NONE)
+		return watch_lines(s);
+	if (end == SCREEN_FAILED)
+		util_error("cannot look at the processes in /proc: %s", strerror(errno));
+	return end == SCREEN_GOOD;
+}
+
 int cmd_sockets(int argc, char **argv)
 {
 	struct sockets s = { 0 };
-	struct view view = { .out = stdout, .end = "\n" };
+	struct view view = { .out = stdout };
 	struct homes homes;
 	bool good;
 
 	if (argp_parse(&argp, argc, argv, 0, NULL, &s))
 		return 2;
+	if (!s.sorted)
+		s.sort = s.watch ? ROWS_RATE : ROWS_PROGRAM;
+	s.seconds = s.seconds > 0 ? s.seconds : 1;
+	view.rows = (struct rows_attr) { .sort = s.sort, .filter = s.filter };
 	if (s.watch) {
 		cmd_catch_interrupt();
 		return watch(&s) ? 0 : 1;

@@ -285,7 +285,7 @@ def sockets_names_the_rule_also_of_the_other_end():
             ends = pair.look()
             client, server = ends[pair.client_pid], ends[pair.server_pid]
             assert server["why"] == "rule" and server["about"] == "line 3 of " + file.name, server
-            assert client["why"] == "peer-keeps-tcp" and client["peer_pid"] == pair.server_pid, client
+            assert client["why"] == "peer-keeps" and client["peer_pid"] == pair.server_pid, client
             assert client["about"] == "a rule says TCP: line 3 of " + file.name, client
             assert client["explanation"].startswith("the other end keeps it on TCP: "), client
     with Pair(FLUE_RULE="use flue connect * *;use tcp listen * *") as pair:

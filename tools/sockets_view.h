@@ -6,19 +6,19 @@
 #include <jansson.h>
 #include <stdio.h>
 
-#include "homes.h"
+#include "rows.h"
 
 struct view {
 	FILE *out;
-	unsigned width, height;     /* of the terminal; 0: no limit */
-	const struct homes *before; /* an earlier look, for rates; NULL: none are shown */
-	double seconds;             /* since then */
-	const char *end;            /* of a line */
+	struct rows_attr rows; /* rates are shown if there was an earlier look */
 };
 
 /* False: no memory. */
 bool sockets_view_table(const struct view *view, const struct homes *homes);
+/* How many there are, in a sentence. */
+void sockets_view_summary(char *out, size_t size, const struct homes *homes,
+			  const struct rows *rows);
 /* Caller owns it; NULL: no memory. */
-json_t *sockets_view_json(const struct homes *homes);
+json_t *sockets_view_json(const struct homes *homes, const char *filter);
 
 #endif
