@@ -128,7 +128,8 @@ static json_t *to_json(const struct flue_provider_info *info, const struct flue_
 	}
 	for (uint32_t i = 0; adapter && i < adapter->n_cpus; i++)
 		json_array_append_new(cpus, json_integer(adapter->cpus[i]));
-	return json_pack("{s:s, s:s, s:b, s:s, s:o, s:o, s:o}", "provider", info->name,
+	return json_pack("{s:s, s:s, s:s, s:s, s:b, s:s, s:o, s:o, s:o}", "schema",
+			 "flue.adapters/1", "version", FLUE_VERSION, "provider", info->name,
 			 "description", info->description, "opens", adapter != NULL, "adapter",
 			 caps->adapter, "processors", cpus, "limits", limit, "features", feature);
 }

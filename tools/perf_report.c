@@ -172,9 +172,9 @@ void perf_print_json(const struct perf *perf, const char *server, const struct p
 
 	for (size_t i = 0; i < rows->n; i++)
 		json_array_append_new(tests, row_json(&rows->row[i]));
-	all = json_pack("{s:s, s:s, s:b, s:b, s:s, s:o}", "version", FLUE_VERSION, "server", server,
-			"crc", !perf->common.no_crc, "verify", perf->verify, "wait",
-			ep_wait_name(perf->common.wait), "tests", tests);
+	all = json_pack("{s:s, s:s, s:s, s:b, s:b, s:s, s:o}", "schema", "flue.perf/1", "version",
+			FLUE_VERSION, "server", server, "crc", !perf->common.no_crc, "verify",
+			perf->verify, "wait", ep_wait_name(perf->common.wait), "tests", tests);
 	json_dumpf(all, stdout, JSON_INDENT(2));
 	putchar('\n');
 	json_decref(all);

@@ -125,7 +125,8 @@ static void print_summary(const char *host, const struct hist *h, uint64_t bad)
 
 static void print_json(const char *host, const struct ping *p, const struct hist *h, uint64_t bad)
 {
-	json_t *all = json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f}", "host", host, "size",
+	json_t *all = json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f}", "schema",
+				"flue.ping/1", "version", FLUE_VERSION, "host", host, "size",
 				(json_int_t)p->size, "round_trips", (json_int_t)h->count, "bad",
 				(json_int_t)bad, "min_us", h->count ? (double)h->min / 1e3 : 0.0,
 				"median_us", (double)hist_percentile(h, 50) / 1e3, "mean_us",

@@ -129,7 +129,8 @@ def run_finds_the_library_that_was_built_with_it():
 
 def sockets_has_an_empty_list_or_one():
     look = json.loads(flue("sockets", "--json").stdout)
-    assert sorted(look) == ["connections", "other_versions", "processes"], look
+    assert sorted(look) == ["connections", "other_versions", "processes", "schema", "version"], look
+    assert look["schema"] == "flue.sockets/1", look
     assert flue("sockets").stdout.endswith("\n")
 
 
@@ -266,6 +267,28 @@ def sockets_shows_both_ends_of_a_lane():
         row = [line for line in text.splitlines() if "[%d]" % pair.client_pid in line]
         assert len(row) == 1 and "[%d]" % pair.server_pid in row[0], text
         assert re.search(r"lane \d+%", row[0]), text
+
+
+def json_keeps_what_its_schema_promises():
+    """What readers of the first schema rely on. More may come; nothing of this may go."""
+    need_library()
+    with tempfile.TemporaryDirectory() as folder:
+        stats = os.path.join(folder, "stats")
+        with Pair(FLUE_STATS=stats) as pair:
+            look = json.loads(flue("sockets", "--json").stdout)
+        with open(stats, encoding="utf-8") as file:
+            totals = [json.loads(line) for line in file]
+    assert {"schema", "version", "processes", "connections", "other_versions"} <= set(look), look
+    end = next(e for e in look["connections"] if e["pid"] == pair.client_pid)
+    assert {"pid", "program", "local", "peer", "peer_pid", "peer_program", "way", "why", "explanation",
+            "about", "sent", "received"} <= set(end), end
+    assert {"lane_bytes", "tcp_bytes", "messages"} <= set(end["sent"]), end
+    assert {"pid", "program", "connections_ended", "lanes", "stepdowns"} <= set(look["processes"][0]), look
+    assert len(totals) == 2
+    for row in totals:
+        assert row["schema"] == "flue.stats/1" and row["version"] == look["version"], row
+        assert {"pid", "program", "connections", "eligible", "lanes", "stepdowns", "eligible_lane_tx",
+                "eligible_lane_rx", "eligible_tcp_tx", "eligible_tcp_rx"} <= set(row), row
 
 
 def sockets_gives_the_reason_when_a_rule_says_tcp():
@@ -416,7 +439,7 @@ TESTS = [run_hands_over_arguments_and_status, run_ends_as_env_does_when_it_canno
          run_says_why_a_static_program_is_out_of_reach_when_asked,
          run_finds_the_library_that_was_built_with_it, sockets_has_an_empty_list_or_one,
          help_and_manual_know_them, sockets_refuses_wrong_use, sockets_watches_until_interrupted,
-         sockets_shows_both_ends_of_a_lane, sockets_gives_the_reason_when_a_rule_says_tcp,
+         sockets_shows_both_ends_of_a_lane, json_keeps_what_its_schema_promises, sockets_gives_the_reason_when_a_rule_says_tcp,
          rules_know_a_program_by_the_name_it_was_started_by,
          sockets_names_the_rule_also_of_the_other_end,
          sockets_names_the_program_without_the_library, sockets_and_why_name_the_other_user,

@@ -216,6 +216,7 @@ json_t *sockets_view_json(const struct homes *h, const char *filter)
 	for (size_t i = 0; i < h->n_connections; i++)
 		if (rows_match(h, &h->connections[i], filter))
 			json_array_append_new(connections, connection_json(h, &h->connections[i]));
-	return json_pack("{s:o, s:o, s:o}", "processes", processes, "connections", connections,
+	return json_pack("{s:s, s:s, s:o, s:o, s:o}", "schema", "flue.sockets/1", "version",
+			 FLUE_VERSION, "processes", processes, "connections", connections,
 			 "other_versions", number(h->strange));
 }

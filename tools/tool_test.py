@@ -84,6 +84,7 @@ def wrong_use_says_what_is_right():
 
 def adapters_lists_the_software_rnic():
     listed = json.loads(flue("adapters", "--json").stdout)
+    assert listed[0]["schema"] == "flue.adapters/1" and "version" in listed[0], listed[0]
     soft = next(a for a in listed if a["provider"] == "soft")
     assert soft["opens"] and soft["limits"]["max_qp"] >= 1000, soft
     assert soft["processors"] == sorted(os.sched_getaffinity(0)), soft
@@ -96,6 +97,14 @@ def ping_counts_round_trips():
         lines = re.findall(r"^56 bytes from 127\.0\.0\.1:\d+: seq=(\d) time=[\d.]+ \S+$", text, re.M)
         assert lines == ["1", "2", "3"], text
         assert re.search(r"3 round trips ---\nmin/median/mean/max = ", text), text
+
+
+def ping_prints_json():
+    with Server(command="ping") as server:
+        result = json.loads(flue("ping", "127.0.0.1", "-p", server.port, "-c", "2", "-i", "0.01",
+                                 "--json").stdout)
+    assert result["schema"] == "flue.ping/1" and "version" in result, result
+    assert {"host", "size", "round_trips", "bad", "min_us", "median_us", "mean_us", "max_us"} <= set(result)
 
 
 def ping_ends_with_a_summary_when_interrupted():
@@ -114,6 +123,7 @@ def perf_verifies_everything(*options):
         text = flue("perf", "127.0.0.1", "-p", server.port, "-o", "all", "-n", "50", "--verify",
                     "--sweep=1:64k", "--json", *options).stdout
         result = json.loads(text)
+        assert result["schema"] == "flue.perf/1" and "version" in result, result
         assert len(result["tests"]) == 2 * 3 * 17, len(result["tests"])
         for test in result["tests"]:
             assert test["messages"] == 50 and test["bad"] == 0, test
@@ -244,7 +254,7 @@ def demo_shows_and_draws():
 
 TESTS = [help_names_every_command, version_is_told, wrong_use_says_what_is_right,
          adapters_lists_the_software_rnic, ping_counts_round_trips,
-         ping_ends_with_a_summary_when_interrupted, perf_verifies_everything_while_waiting,
+         ping_prints_json, ping_ends_with_a_summary_when_interrupted, perf_verifies_everything_while_waiting,
          perf_verifies_everything_while_polling, perf_verifies_everything_through_a_descriptor,
          perf_verifies_everything_without_crc, perf_moves_large_messages, perf_ends_after_its_time,
          perf_draws_tables_and_a_histogram, perf_serves_clients_at_the_same_time,

@@ -46,7 +46,8 @@ size_t totals_text(char out[TOTALS_MAX], const struct totals *t, int pid, const 
 	quote(name, program);
 	return (size_t)snprintf(
 		out, TOTALS_MAX,
-		"{\"pid\":%d,\"program\":\"%s\",\"connections\":%llu,\"eligible\":%llu,"
+		"{\"schema\":\"flue.stats/1\",\"version\":\"" FLUE_VERSION
+		"\",\"pid\":%d,\"program\":\"%s\",\"connections\":%llu,\"eligible\":%llu,"
 		"\"lanes\":%llu,\"stepdowns\":%llu,\"eligible_lane_tx\":%llu,"
 		"\"eligible_lane_rx\":%llu,\"eligible_tcp_tx\":%llu,\"eligible_tcp_rx\":%llu}\n",
 		pid, name, (unsigned long long)t->connections, (unsigned long long)t->eligible,
