@@ -344,6 +344,7 @@ static int ask(int fd, const struct act *a)
 static int change(int fd, const struct act *a)
 {
 	static const int rooms[] = { 1, 4096, 20000, 65536, 300000 };
+	bool out = a->how % 7 == 2;
 
 	switch (a->how % 7) {
 	case 0:
@@ -354,9 +355,10 @@ static int change(int fd, const struct act *a)
 		break;
 	case 2:
 	case 3:
+		/* A window that was larger before makes TCP drop segments, and wait long for others. */
 		if (world->may & MAY_ROOM)
-			return set_number(fd, SOL_SOCKET, a->how % 7 == 2 ? SO_SNDBUF : SO_RCVBUF,
-					  rooms[a->flavour % 5]);
+			return set_number(fd, SOL_SOCKET, out ? SO_SNDBUF : SO_RCVBUF,
+					  rooms[out ? a->flavour % 5 : 3 + a->flavour % 2]);
 		break;
 	case 4:
 		if (world->may & MAY_NONBLOCK)
