@@ -593,6 +593,22 @@ static void exec_one(struct epoll_set *s)
 	rec_lock_give(&s->lock);
 }
 
+/* Members keep what would otherwise be closed with the process. The kernel's sets are left as they are: relatives may
+ * have them too. */
+static void end_one(struct epoll_set *s)
+{
+	if (!atomic_load(&s->live) || !rec_lock_take(&s->lock))
+		return;
+	if (atomic_load(&s->live))
+		forget_members(s);
+	rec_lock_give(&s->lock);
+}
+
+void epoll_ending(void)
+{
+	epoll_set_each(end_one);
+}
+
 void epoll_exec(void)
 {
 	epoll_set_each(exec_one);

@@ -45,5 +45,7 @@ void epoll_forked_keeps(void);
 /* Another program may inherit the kernel's sets. */
 void epoll_exec(void);
 void epoll_exec_failed(void);
+/* The process ends. */
+void epoll_ending(void);
 
 #endif

@@ -258,6 +258,7 @@ static void leave(void)
 		return;
 	report_process();
 	settings.why = false;
+	epoll_ending();
 	sock_each(let_go, NULL);
 	family_leave();
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* fork() before and after the first octets; the child, the parent, or both go on. */
 #include <stdio.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 
 enum {
 	AT_ONCE,    /* after accept(), as a server with a process per connection does */
+	IN_A_SET,   /* the same, and it ends with the connection in a set */
 	CHILD,      /* the parent has closed its descriptor */
 	TAKE_TURNS, /* child, then parent, then another child */
 	TWICE,      /* a grandchild goes on, both parents are gone */
@@ -39,6 +41,9 @@ static void at_once(struct life *l)
 		return;
 	}
 	l->st.name = 'C';
+	if (l->kind == IN_A_SET && epoll_ctl(epoll_create1(EPOLL_CLOEXEC), EPOLL_CTL_ADD, l->st.fd,
+					     &(struct epoll_event) { .events = EPOLLIN }))
+		stage_die(&l->st, "epoll_ctl");
 	life_warm(l);
 	life_calm(l);
 	life_go_on(l);
@@ -84,7 +89,7 @@ static void play(struct life *l)
 {
 	pid_t child;
 
-	if (l->kind == AT_ONCE) {
+	if (l->kind == AT_ONCE || l->kind == IN_A_SET) {
 		at_once(l);
 		return;
 	}
