@@ -100,6 +100,8 @@ static void clean(struct lane_shared *l)
 		atomic_store(&l->dir[i].base, 0);
 		atomic_store(&l->dir[i].tx_sleeps, 0);
 		atomic_store(&l->dir[i].order, 0);
+		atomic_store(&l->dir[i].limit, 0);
+		atomic_store(&l->dir[i].rcvbuf, 0);
 		atomic_store(&l->dir[i].head, 0);
 		atomic_store(&l->dir[i].seen, 0);
 		atomic_store(&l->done[i], 0);

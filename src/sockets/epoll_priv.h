@@ -69,6 +69,7 @@ struct epoll_set {
 	uint64_t looked;  /* when the kernel's set was last asked, ... */
 	uint32_t clock;   /* ... our clock (order.h) at that time, ... */
 	bool kernel_had;  /* ... and whether it had something */
+	bool kernel_last; /* lanes came first in the last call */
 	int32_t bell_pid; /* the process whose bell hangs in the kernel's set; 0: none */
 	bool rang;
 	bool exact;

@@ -616,6 +616,22 @@ static int look_closely(struct waiter *w)
 	return w->n;
 }
 
+/* Has some lane octets that may have been sent behind something in the kernel? That is going to be asked then. */
+static bool any_moved(struct epoll_set *s)
+{
+	bool moved = false;
+
+	for (uint32_t i = 0; i < s->hots; i++) {
+		struct member *m = &s->member[s->hot[i].member];
+
+		if (!sock_has_lane(m->rec) || order_of(m->rec->rx.dir) == m->stamp)
+			continue;
+		m->stamp = order_of(m->rec->rx.dir);
+		moved = true;
+	}
+	return moved;
+}
+
 /* Some other thread wants the set: before this one goes on. False: it has been closed. */
 static bool let_others(struct waiter *w)
 {
@@ -628,6 +644,23 @@ static bool let_others(struct waiter *w)
 	return !is_closed(w);
 }
 
+/* Lanes, and the kernel if it is due. Where not all find room each side comes first in turn; but not what may have been
+ * sent behind the other's. */
+static int look_around_once(struct waiter *w)
+{
+	struct epoll_set *s = w->s;
+	bool due = kernel_is_due(s);
+
+	s->kernel_last = due && w->max <= (int)s->hots && !s->kernel_last && !any_moved(s);
+	if (due && !s->kernel_last && ask_kernel(w, 0) < 0)
+		return -1;
+	if (look_closely(w) < 0)
+		return -1;
+	if (s->kernel_last && w->n < w->max && !w->asked && ask_kernel(w, 0) < 0)
+		return -1;
+	return w->n;
+}
+
 /* Lanes, and the kernel if it is due; then the ladder. Sleeps nowhere. */
 static int look_awake(struct waiter *w)
 {
@@ -637,7 +670,7 @@ static int look_awake(struct waiter *w)
 	find_refused(s);
 	if (s->hots == 0)
 		return 0;
-	if ((kernel_is_due(s) && ask_kernel(w, 0) < 0) || look_closely(w) < 0)
+	if (look_around_once(w) < 0)
 		return -1;
 	if (w->n != 0 || w->timeout == 0)
 		return w->n;

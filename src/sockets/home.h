@@ -117,6 +117,7 @@ struct rec {
 	uint64_t trimmed;            /* when memory of the ring was last given back */
 	uint32_t listed;             /* among those that have grown */
 	uint64_t held_since;         /* when the receiver began to take octets back */
+	uint32_t sndbuf;             /* as the program has set it; 0: not */
 	uint64_t full_since;         /* when somebody first waited for room */
 	uint64_t moved_at;           /* when the reader was last seen to have taken something */
 	uint32_t moved_head;

@@ -233,6 +233,11 @@ static int switched_option(struct rec *r, int fd, int level, int name, const voi
 	result = real(setsockopt)(fd, level, name, value, size);
 	if (result != 0)
 		return result;
+	if (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_RCVBUF) && sock_keep(r, fd)) {
+		if (sock_has_lane(r))
+			stream_note_buffers(r, fd);
+		sock_release(r);
+	}
 	/* The native socket has taken it; now the protocols. */
 	ops_option(&r->ops, level, name, value, size);
 	if (!can || r->ops.bound == OPS_NATIVE)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Hooks of the calls that move octets. */
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "base/util.h"
@@ -14,12 +15,20 @@
 #define SEND_PLAIN    (MSG_OOB | MSG_ZEROCOPY | MSG_FASTOPEN)
 #define RECEIVE_PLAIN (MSG_OOB | MSG_ERRQUEUE)
 #define STEP          (64u << 10)
+#define RECEIVE_MOST  (1u << 20)
 #define MOST          0x7ffff000u /* what the kernel moves in one call */
 
 void __chk_fail(void) __attribute__((noreturn));
 
 static ssize_t ours_receive(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags)
 {
+	struct iovec less = count == 1 ? iov[0] : (struct iovec) { 0 };
+
+	/* A buffer much larger than what comes need not be there as a whole. */
+	if (count == 1 && less.iov_len > RECEIVE_MOST && !(flags & MSG_WAITALL)) {
+		less.iov_len = RECEIVE_MOST;
+		iov = &less;
+	}
 	if (!(flags & MSG_TRUNC) && !user_list_ok(iov, count, true)) {
 		errno = EFAULT;
 		return -1;
@@ -545,6 +554,14 @@ static ssize_t send_file(struct rec *r, int fd, int from, off_t *offset, size_t 
 	return got < 0 || sent < 0 ? -1 : 0;
 }
 
+/* What is not one, or has no size, as in /proc: the kernel knows what to say. */
+static bool is_file(int fd)
+{
+	struct stat st;
+
+	return fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0;
+}
+
 HOOK ssize_t sendfile(int fd, int from, off_t *offset, size_t n)
 {
 	struct rec *r, *source = sock_live(from);
@@ -560,7 +577,7 @@ HOOK ssize_t sendfile(int fd, int from, off_t *offset, size_t n)
 			   stream_before_send(r, fd, n) == STREAM_PLAIN) {
 			sent = real(sendfile)(fd, from, offset, n);
 			after_send(r, fd, sent, 0);
-		} else if (lseek(from, 0, SEEK_CUR) < 0) {
+		} else if (!is_file(from)) {
 			sock_pin(r, fd, why_act(WHY_ACT_SENDFILE));
 			sent = real(sendfile)(fd, from, offset, n);
 		} else if (sock_keep(r, fd)) {

@@ -230,7 +230,6 @@ HOOK int clone(int (*run)(void *), void *stack, int flags, void *arg, ...)
 static void let_go(int fd, struct rec *r, void *arg)
 {
 	(void)arg;
-	epoll_closing(fd);
 	sock_ending(fd, r);
 }
 

@@ -22,6 +22,24 @@ void lane_rx_init(struct lane_rx *rx, struct lane_dir *dir, uint8_t *ring, uint6
 	*rx = (struct lane_rx) { .dir = dir, .ring = ring, .pos = pos };
 }
 
+void lane_tx_set_limit(struct lane_tx *tx, uint64_t limit)
+{
+	uint32_t most = (uint32_t)min_u64(limit, LANE_RING);
+
+	if (most == lane_tx_limit(tx))
+		return;
+	LANE_STORE(tx->less, LANE_RING - most);
+	atomic_store_explicit(&tx->dir->limit, most < LANE_RING ? most : 0, memory_order_relaxed);
+}
+
+/* What the ring takes now. */
+static uint32_t tx_room(const struct lane_tx *tx)
+{
+	uint32_t limit = lane_tx_limit(tx), used = tx->tail - tx->head;
+
+	return used < limit ? limit - used : 0;
+}
+
 void lane_rx_attach(struct lane_rx *rx)
 {
 	atomic_fetch_or_explicit(&rx->dir->word, LANE_ATTACHED, memory_order_acq_rel);
@@ -95,14 +113,14 @@ enum lane_way lane_tx_look(struct lane_tx *tx, size_t want, uint64_t *word, size
 	*word = w;
 	if (way != LANE_RING_OK)
 		return way;
-	if (LANE_RING - (tx->tail - tx->head) < want || tx->tail - tx->base >= LANE_REWIND) {
+	if (tx_room(tx) < want || tx->tail - tx->base >= LANE_REWIND) {
 		if (!tx_refresh(tx))
 			return LANE_BROKEN;
 		tx_rewind(tx);
 	}
-	*room = LANE_RING - (tx->tail - tx->head);
+	*room = tx_room(tx);
 	/* Back from overflow: not for a few octets of room. */
-	if (!lane_tx_in_ring(tx) && (*room < LANE_RING / 2 || !tx_may_turn(tx, 2)))
+	if (!lane_tx_in_ring(tx) && (*room < lane_tx_limit(tx) / 2 || !tx_may_turn(tx, 2)))
 		return LANE_CARRIER;
 	if (lane_tx_needs_octet(tx, w))
 		return tx_may_turn(tx, 2) ? LANE_BELL : LANE_LEAVE;
@@ -353,13 +371,20 @@ void lane_rx_taken(struct lane_rx *rx, size_t n, bool ring)
 	atomic_store_explicit(&rx->dir->head, rx->head, memory_order_release);
 }
 
+uint32_t lane_rx_limit(const struct lane_rx *rx)
+{
+	uint32_t limit = atomic_load_explicit(&rx->dir->limit, memory_order_relaxed);
+
+	return limit > 0 && limit < LANE_RING ? limit : LANE_RING;
+}
+
 uint32_t lane_rx_must_wake(struct lane_rx *rx)
 {
 	/* Its store of tx_sleeps and its look at head, our store of head and this look: one sees the
 	 * other's. */
 	atomic_thread_fence(memory_order_seq_cst);
 	if (!atomic_load_explicit(&rx->dir->tx_sleeps, memory_order_relaxed) ||
-	    (uint32_t)load_word(rx->dir) - rx->head > LANE_RING / 2)
+	    (uint32_t)load_word(rx->dir) - rx->head > lane_rx_limit(rx) / 2)
 		return 0;
 	return atomic_exchange(&rx->dir->tx_sleeps, 0);
 }

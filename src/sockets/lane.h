@@ -68,10 +68,12 @@ struct lane_dir {
 	_Atomic uint32_t tx_cpu;
 	_Atomic uint32_t tx_sleeps; /* the sender waits for room: enum lane_room */
 	_Atomic uint32_t order;     /* the sender's logical clock, see order.h */
+	_Atomic uint32_t limit;     /* the sender puts no more into the ring; 0: what fits */
 	/* written by the receiver */
 	_Alignas(128) _Atomic uint32_t head;
 	_Atomic uint32_t seen; /* turns it has made */
 	_Atomic uint32_t rx_cpu;
+	_Atomic uint32_t rcvbuf; /* as the program has set it; 0: not */
 	/* written by the sender, before it counts the turn in the word */
 	_Alignas(128) _Atomic uint64_t turn[LANE_TURNS];
 };
@@ -89,6 +91,7 @@ struct lane_tx {
 	uint32_t base;
 	uint32_t head; /* the receiver's, when last looked at */
 	uint32_t high; /* how far into the ring octets were ever written, for trimming */
+	uint32_t less; /* of the ring is not to be used */
 	uint16_t turns;
 	bool wake;   /* what was just told of met a napping receiver: the caller must wake it */
 	bool belled; /* ... a receiver that waits for its bell: the caller must see to that */
@@ -136,6 +139,14 @@ static inline bool lane_rx_in_ring(const struct lane_rx *rx)
 	return LANE_LOAD(rx->turns) & 1;
 }
 
+/* What the ring may hold. */
+static inline uint32_t lane_tx_limit(const struct lane_tx *tx)
+{
+	return LANE_RING - LANE_LOAD(tx->less);
+}
+
+/* Use no more than `limit` octets of the ring. */
+void lane_tx_set_limit(struct lane_tx *tx, uint64_t limit);
 /* Both start on the carrier, at the octet `pos` of the stream. */
 void lane_tx_init(struct lane_tx *tx, struct lane_dir *dir, uint8_t *ring, uint64_t pos);
 void lane_rx_init(struct lane_rx *rx, struct lane_dir *dir, uint8_t *ring, uint64_t pos);
@@ -204,6 +215,8 @@ void lane_rx_taken(struct lane_rx *rx, size_t n, bool ring);
 enum lane_room { LANE_ROOM_FUTEX = 1, LANE_ROOM_BELL = 2 };
 /* Does the sender wait for room, and is there enough to wake it? Then how; once. */
 uint32_t lane_rx_must_wake(struct lane_rx *rx);
+/* What the sender puts into the ring at most: a hint. */
+uint32_t lane_rx_limit(const struct lane_rx *rx);
 /* Forbid turns while octets are taken off an open carrier; false: look again. */
 bool lane_rx_enter(struct lane_rx *rx, uint64_t word);
 void lane_rx_exit(struct lane_rx *rx);

@@ -285,8 +285,12 @@ int process_kept_or(enum process_fd which, int (*make)(void))
 
 int process_keep(enum process_fd which, int fd)
 {
-	int high = process_copy(fd);
+	struct rlimit limit;
 	struct stat st;
+	/* A program that has so few needs them itself. */
+	int high = getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur <= 128
+			   ? -1
+			   : process_copy(fd);
 
 	real(close)(fd);
 	if (high < 0 || fstat(high, &st) != 0)

@@ -98,6 +98,8 @@ void stream_serve(struct rec *r, int fd);
 void stream_step_down(struct rec *r, int fd, enum why why, bool patient);
 /* What the program asked for, and a lane did not let the carrier have. */
 void stream_restore_options(struct rec *r, int fd);
+/* The program has set the size of a buffer: both together bound what is under way. With a lane. */
+void stream_note_buffers(struct rec *r, int fd);
 /* Does the peer know it by this number? It may need to borrow it. */
 bool stream_is_known_as(struct rec *r, int fd);
 /* The number `from` goes, and this process still has the socket as `to`. */

@@ -40,7 +40,7 @@ bool stream_has_room(void *arg)
 	uint32_t head = atomic_load_explicit(&r->tx.dir->head, memory_order_acquire);
 	uint64_t word = atomic_load_explicit(&r->tx.dir->word, memory_order_relaxed);
 
-	return LANE_LOAD(r->tx.tail) - head <= LANE_RING / 2 ||
+	return LANE_LOAD(r->tx.tail) - head <= lane_tx_limit(&r->tx) / 2 ||
 	       (word & (LANE_GONE | LANE_RECALL)) || lane_tx_needs_octet(&r->tx, word);
 }
 
@@ -255,7 +255,8 @@ bool stream_writable(struct rec *r)
 {
 	uint32_t head = atomic_load_explicit(&r->tx.dir->head, memory_order_acquire);
 
-	return lane_tx_in_ring(&r->tx) && LANE_LOAD(r->tx.tail) - head <= LANE_RING / 2 &&
+	return lane_tx_in_ring(&r->tx) &&
+	       LANE_LOAD(r->tx.tail) - head <= lane_tx_limit(&r->tx) / 2 &&
 	       !(atomic_load_explicit(&r->tx.dir->word, memory_order_relaxed) &
 		 (LANE_GONE | LANE_RECALL | LANE_TAKING)) &&
 	       !sock_flag(r, STREAM_NO_RING);

@@ -70,7 +70,7 @@ static void make_room(struct rec *r, size_t taken)
 {
 	uint32_t how;
 
-	if (taken == 0 || lane_rx_held(&r->rx) + taken <= LANE_RING / 4)
+	if (taken == 0 || lane_rx_held(&r->rx) + taken <= lane_rx_limit(&r->rx) / 4)
 		return;
 	/* A writer relies on its bell only once it knows that we have it. */
 	if (arena_bell(r->arena) < 0)

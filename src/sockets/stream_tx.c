@@ -512,6 +512,12 @@ static ssize_t step(struct sender *s, int fd, struct lane_iov *from, size_t want
 static void look_around(struct rec *r, int fd)
 {
 	stream_note_cpu(&r->tx.dir->tx_cpu);
+	if (r->sndbuf) {
+		uint32_t rcvbuf = atomic_load_explicit(&r->tx.dir->rcvbuf, memory_order_relaxed);
+
+		/* Only one of them set: the other is larger than a ring. */
+		lane_tx_set_limit(&r->tx, rcvbuf ? (uint64_t)r->sndbuf + rcvbuf : LANE_RING);
+	}
 	stream_look_for_end(r, fd);
 	/* A relative may have found the bell, and this process not. */
 	if (r->tx.can_ring && arena_bell(r->arena) < 0)
@@ -593,9 +599,8 @@ ssize_t stream_send(struct rec *r, int fd, const struct iovec *iov, size_t count
 
 ssize_t stream_send_young(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags)
 {
-	struct sender s __attribute__((cleanup(let_go))) = {
-		.r = r, .fd = fd, .flags = flags, .young = true
-	};
+	struct sender s __attribute__((
+		cleanup(let_go))) = { .r = r, .fd = fd, .flags = flags, .young = true };
 
 	return send_as(&s, iov, count);
 }

@@ -26,6 +26,10 @@
 #include "sockets/stream_priv.h"
 #include "sockets/why.h"
 
+#ifndef SO_BUF_LOCK
+#define SO_BUF_LOCK 72
+#endif
+
 /* Requests and replies before a lane is looked for: those that carry one never pay. */
 #define TURNS_ENOUGH 2
 #define BYTES_ENOUGH (64u << 10)
@@ -100,6 +104,19 @@ static void set_up(struct rec *r, int fd, uint64_t sent, uint64_t received)
 	r->looked_at = 0;
 }
 
+void stream_note_buffers(struct rec *r, int fd)
+{
+	int which = 0, size = 0;
+	socklen_t n = sizeof(which);
+
+	if (real(getsockopt)(fd, SOL_SOCKET, SO_BUF_LOCK, &which, &n) != 0)
+		return;
+	if ((which & 1) && real(getsockopt)(fd, SOL_SOCKET, SO_SNDBUF, &size, &n) == 0)
+		LANE_STORE(r->sndbuf, (uint32_t)size);
+	if ((which & 2) && real(getsockopt)(fd, SOL_SOCKET, SO_RCVBUF, &size, &n) == 0)
+		atomic_store(&r->rx.dir->rcvbuf, (uint32_t)size);
+}
+
 static void prepare_carrier(struct rec *r, int fd)
 {
 	struct timeval limit = { 0 };
@@ -110,6 +127,7 @@ static void prepare_carrier(struct rec *r, int fd)
 	    (limit.tv_sec || limit.tv_usec))
 		atomic_fetch_or(&r->flags, REC_TIMED);
 	size = sizeof(now);
+	stream_note_buffers(r, fd);
 
 	/* An octet that is a doorbell must not wait for an acknowledgement, nor for more of its kind. */
 	if (real(getsockopt)(fd, IPPROTO_TCP, TCP_NODELAY, &now, &size) == 0 && now)
