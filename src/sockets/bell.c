@@ -119,7 +119,7 @@ static bool pull(int fd)
 bool bell_ring(int bell)
 {
 	int saved = errno;
-	bool ok = bell >= 0 && pull(process_kept(OUR_PEERS + bell));
+	bool ok = bell >= 0 && pull(process_kept_lately(OUR_PEERS + bell));
 
 	errno = saved;
 	return ok;

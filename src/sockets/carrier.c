@@ -69,11 +69,15 @@ bool carrier_put_all(int fd, const struct iovec *piece, int n, bool *broken)
 		total += piece[i].iov_len;
 	if (!carrier_widen(fd, total, &was))
 		return false;
-	for (int i = 0; i < n && ok; i++)
-		ok = real(send)(fd, piece[i].iov_base, piece[i].iov_len,
-				MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)piece[i].iov_len;
+	for (int i = 0; i < n && ok; i++) {
+		ssize_t sent = real(send)(fd, piece[i].iov_base, piece[i].iov_len,
+					  MSG_NOSIGNAL | MSG_DONTWAIT);
+
+		ok = sent == (ssize_t)piece[i].iov_len;
+		/* One that is shut for sending takes nothing at all. */
+		*broken = !ok && (i > 0 || sent > 0);
+	}
 	carrier_narrow(fd, &was);
-	*broken = !ok;
 	return ok;
 }
 

@@ -448,7 +448,7 @@ void epoll_closing(int fd)
 
 	if (epoll_of(fd))
 		close_set(fd);
-	if ((uintptr_t)r <= (uintptr_t)SOCK_OTHER)
+	if (!sock_is_rec(r))
 		return;
 	k = sock_keeping(r);
 	if (atomic_load(&k->sets) == 0 || !rec_lock_take(&walk))

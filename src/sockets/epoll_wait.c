@@ -403,6 +403,8 @@ static int ask_kernel(struct waiter *w, int64_t ns)
 		kept++;
 	}
 	s->kernel_had = kept > 0;
+	if (kept > 0)
+		order_tick(); /* what the program does next follows from that */
 	w->ask = false;
 	w->asked = true;
 	if (s->rang)

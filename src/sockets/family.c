@@ -87,10 +87,10 @@ bool family_founded(struct home *h)
 static void forget_calls(const struct home *h, struct keep *keep)
 {
 	for (uint32_t n = 0; n < atomic_load(&h->high); n++) {
-		int heir = atomic_exchange(&keep[n].heir, 0) - 1;
+		int heir = atomic_exchange(&keep[n].heir, 0);
 
-		if (heir >= 0)
-			real(close)(heir);
+		if (heir > 0)
+			real(close)(heir - 1);
 		if (atomic_load_explicit(&keep[n].pins, memory_order_relaxed))
 			atomic_store(&keep[n].pins, 0);
 		if (atomic_load_explicit(&keep[n].calls, memory_order_relaxed))

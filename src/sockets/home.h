@@ -128,6 +128,8 @@ struct rec {
 	_Atomic uint64_t rx_before; /* octets of the carrier sent before it was eligible */
 	struct lane_rx rx;
 	struct rec_count received;
+	uint64_t asked_at;       /* when the carrier was last asked, in vain ... */
+	uint32_t asked_clock;    /* ... and our clock then */
 	uint32_t rx_stamp;       /* of the last octets, see order.h */
 	uint32_t poll_stamp;     /* ... that poll() told of */
 	uint32_t spin;           /* what the next wait for octets may spin, in nanoseconds */

@@ -191,13 +191,17 @@ void hook_closing(int fd)
 
 HOOK int close(int fd)
 {
+	int result;
+
 	if (process_owns(fd)) {
 		errno = EBADF;
 		return -1;
 	}
 	hook_closing(fd);
 	order_tick();
-	return real(close)(fd);
+	result = real(close)(fd);
+	sock_closed(fd);
+	return result;
 }
 
 /* --- options */
@@ -331,6 +335,8 @@ HOOK int dup2(int from, int to)
 		return -1;
 	replacing(from, to);
 	result = real(dup2)(from, to);
+	if (result < 0)
+		sock_closed(to);
 	if (result >= 0 && from != to) {
 		epoll_duplicated(from, to);
 		sock_duplicated(from, to);
@@ -347,6 +353,8 @@ HOOK int dup3(int from, int to, int flags)
 	if (!(flags & ~O_CLOEXEC))
 		replacing(from, to);
 	result = real(dup3)(from, to, flags);
+	if (result < 0)
+		sock_closed(to);
 	if (result >= 0) {
 		epoll_duplicated(from, to);
 		sock_duplicated(from, to);
@@ -476,10 +484,15 @@ static int close_others(unsigned first, unsigned last, int flags)
 
 HOOK int close_range(unsigned first, unsigned last, int flags)
 {
+	int result;
+
 	if (first > last || (flags & CLOSE_RANGE_CLOEXEC) || !process_is_self())
 		return real(close_range)(first, last, flags);
 	close_known(first, last);
-	return close_others(first, last, flags);
+	result = close_others(first, last, flags);
+	for (unsigned fd = first; fd <= last && (int)fd <= sock_highest(); fd++)
+		sock_closed((int)fd);
+	return result;
 }
 
 HOOK void closefrom(int first)

@@ -233,6 +233,7 @@ static void look_at(struct io_uring_sqe *e)
 		if (e->file_index == 0) {
 			hook_step_aside(e->fd, WHY_URING);
 			hook_closing(e->fd);
+			sock_closed(e->fd);
 		}
 		return;
 	case IORING_OP_SPLICE:

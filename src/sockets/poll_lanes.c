@@ -58,6 +58,7 @@ static void find_lanes(struct round *w)
 		int fd = w->fds[i].fd;
 		struct rec *r = fd >= 0 ? sock_live(fd) : NULL;
 
+		w->fds[i].revents = 0;
 		if (fd >= 0 && epoll_of(fd)) {
 			w->sets = true;
 			epoll_passing(fd);
@@ -154,10 +155,16 @@ static int poll_kernel(struct round *w, int64_t ns)
 {
 	struct timespec t = { ns / (int64_t)NSEC_PER_SEC, ns % (int64_t)NSEC_PER_SEC };
 
+	int n;
+
 	if (ns == 0 && !w->call->masked)
-		return real(poll)(w->fds, w->n, 0);
-	return real(ppoll)(w->fds, w->n, ns < 0 ? NULL : &t,
-			   w->call->masked ? w->call->mask : NULL);
+		n = real(poll)(w->fds, w->n, 0);
+	else
+		n = real(ppoll)(w->fds, w->n, ns < 0 ? NULL : &t,
+				w->call->masked ? w->call->mask : NULL);
+	if (n > 0)
+		order_tick(); /* what the program does next follows from that */
+	return n;
 }
 
 /* Nothing but lanes, and nothing of theirs that only the kernel knows; and listeners. */
@@ -450,37 +457,46 @@ static int poll_nap(struct round *w, bool *again)
 	return n < 0 ? n : 0;
 }
 
-static int wait_once(struct round *w, bool *again)
-{
-	struct rec *full = find_full(w);
-	int n;
+/* How the next sleep is spent. */
+enum sleep { IN_KERNEL, FOR_ROOM, NAPPING };
 
-	*again = true;
-	if (full && !w->call->masked && stream_may_nap(full))
-		n = stream_await_room(full, time_left(w));
-	else if (!full && can_nap(w))
-		n = poll_nap(w, again);
-	else
-		n = poll_sleep(w, full, again);
-	return n < 0 ? n : merge(w);
+static enum sleep choose(struct round *w, struct rec **full)
+{
+	*full = find_full(w);
+	if (*full)
+		return !w->call->masked && stream_may_nap(*full) ? FOR_ROOM : IN_KERNEL;
+	return can_nap(w) ? NAPPING : IN_KERNEL;
 }
 
 /* One round with the lanes there are now. *again: they, or others, must be looked at once more. */
 static int poll_round(struct pollfd *fds, nfds_t count, const struct poll_call *c, uint64_t start,
 		      bool *again)
 {
-	struct round w __attribute__((
-		cleanup(let_go))) = { .fds = fds, .n = count, .call = c, .start = start };
+	struct round w __attribute__((cleanup(let_go))) = {
+		.fds = fds, .n = count, .call = c, .start = start
+	};
+	struct rec *full = NULL;
+	enum sleep how;
 	int n;
 
 	*again = false;
 	find_lanes(&w);
 	if (w.lanes > 0 && c->timeout != 0)
 		wait_ladder(any_ready, &w, peers_cpu(&w), &w.lane[0]->spin, settings.spin_ns);
-	n = look(&w);
-	if (n != 0 || time_left(&w) == 0)
-		return n;
-	return wait_once(&w, again);
+	how = choose(&w, &full);
+	/* Who is going to sleep in the kernel asks it then. */
+	if (how != IN_KERNEL || w.lanes == 0 || c->timeout == 0 || any_ready(&w)) {
+		n = look(&w);
+		if (n != 0 || time_left(&w) == 0)
+			return n;
+	}
+	*again = true;
+	switch (how) {
+	case FOR_ROOM: n = stream_await_room(full, time_left(&w)); break;
+	case NAPPING: n = poll_nap(&w, again); break;
+	default: n = poll_sleep(&w, full, again); break;
+	}
+	return n < 0 ? n : merge(&w);
 }
 
 int poll_any(struct pollfd *fds, nfds_t n, const struct poll_call *c)

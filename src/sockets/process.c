@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include "base/clock.h"
 #include "base/util.h"
 #include "sockets/arena.h"
 #include "sockets/epoll.h"
@@ -25,6 +26,9 @@
 /* Ours stand from here on: above what nearly every program uses, and low enough that the kernel's
  * table of descriptors stays small and select() can see them. */
 #define OUR_BASE 960
+
+/* Programs that close ours go through our hooks. What closes them by system calls of its own is noticed after this. */
+#define LATELY_NS (10 * NSEC_PER_MSEC)
 
 struct settings settings;
 _Atomic(struct home *) home;
@@ -315,6 +319,20 @@ int process_kept(enum process_fd which)
 		return -1;
 	}
 	return fd - 1;
+}
+
+int process_kept_lately(enum process_fd which)
+{
+	static _Atomic uint64_t looked[OUR_FDS];
+	uint64_t now = clock_coarse();
+	int fd = atomic_load_explicit(&kept[which].fd, memory_order_acquire);
+
+	if (fd == 0)
+		return -1;
+	if (now - atomic_load_explicit(&looked[which], memory_order_relaxed) < LATELY_NS)
+		return fd - 1;
+	atomic_store_explicit(&looked[which], now, memory_order_relaxed);
+	return process_kept(which);
 }
 
 void process_drop(enum process_fd which)

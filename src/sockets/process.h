@@ -62,6 +62,8 @@ int process_copy(int fd);
 int process_keep(enum process_fd which, int fd);
 /* The kept descriptor, if it is still what it was, or -1. */
 int process_kept(enum process_fd which);
+/* The same for who asks very often: it was so a moment ago. */
+int process_kept_lately(enum process_fd which);
 /* The same, made now if there is none. */
 int process_kept_or(enum process_fd which, int (*make)(void));
 void process_drop(enum process_fd which);

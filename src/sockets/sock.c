@@ -287,6 +287,17 @@ bool sock_identify(struct rec *r, int fd)
 	return true;
 }
 
+/* Who uses the number just now would use the old socket past its lane. Not for ever: the thread may have been stopped. */
+static struct rec *outwait_closing(int fd)
+{
+	uint64_t end = clock_now() + GATE_NS;
+	struct rec *r;
+
+	while ((r = sock_at(fd)) == SOCK_CLOSING && clock_now() < end)
+		sched_yield();
+	return sock_is_rec(r) ? r : NULL;
+}
+
 struct rec *sock_probe(int fd)
 {
 	int domain = 0, type = 0, protocol = 0, listens = 0, saved = errno;
@@ -295,6 +306,8 @@ struct rec *sock_probe(int fd)
 	struct rec *r;
 	int flags;
 
+	if (sock_at(fd) == SOCK_CLOSING)
+		return outwait_closing(fd);
 	process_init();
 	if (settings.off || !process_is_self())
 		return NULL;
@@ -370,9 +383,9 @@ int sock_lock(struct rec *r, struct rec_lock *l, int fd, bool kept)
 		return SOCK_OWN;
 	if (sock_at(fd) == r)
 		return fd;
-	heir = kept ? atomic_load(&sock_keeping(r)->heir) - 1 : -1;
-	if (heir >= 0)
-		return heir;
+	heir = kept ? atomic_load(&sock_keeping(r)->heir) : 0;
+	if (heir > 0)
+		return heir - 1;
 	rec_lock_give(l);
 	return SOCK_GONE;
 }
@@ -435,11 +448,12 @@ static void settle(struct rec *r, struct keep *k)
 
 	if (atomic_load(&k->heir) == 0 || atomic_load(&k->pins) > 0 || atomic_load(&k->calls) > 0)
 		return;
-	heir = atomic_exchange(&k->heir, 0) - 1;
-	if (heir < 0)
+	heir = atomic_exchange(&k->heir, 0);
+	if (heir == 0)
 		return;
-	drop(r, heir);
-	real(close)(heir);
+	drop(r, heir > 0 ? heir - 1 : -1);
+	if (heir > 0)
+		real(close)(heir - 1);
 	errno = saved;
 }
 
@@ -487,15 +501,15 @@ static bool leave_heir(struct rec *r, struct keep *k, int fd)
 	/* This thread has kept it as well. */
 	if (k == &family_stray || (atomic_load(&k->pins) <= 1 && atomic_load(&k->calls) == 0))
 		return false;
+	/* Without one they end, but the record is theirs until then. */
 	heir = process_copy(fd);
-	if (heir < 0)
-		return false;
-	if (atomic_compare_exchange_strong(&k->heir, &none, heir + 1)) {
-		if (stream_is_known_as(r, fd))
+	if (atomic_compare_exchange_strong(&k->heir, &none, heir < 0 ? KEEP_NO_HEIR : heir + 1)) {
+		if (heir >= 0 && stream_is_known_as(r, fd))
 			stream_moved(r, fd, heir);
 		return true;
 	}
-	real(close)(heir);
+	if (heir >= 0)
+		real(close)(heir);
 	return false;
 }
 
@@ -517,7 +531,7 @@ void sock_closing(int fd)
 	uint32_t state;
 	bool both;
 
-	if ((uintptr_t)r <= (uintptr_t)SOCK_OTHER) {
+	if (!sock_is_rec(r)) {
 		if (!r)
 			enter(fd, SOCK_OTHER);
 		return;
@@ -526,7 +540,7 @@ void sock_closing(int fd)
 	sock_keep_locked(r);
 	state = atomic_load(&r->state);
 	both = state >= REC_POSTED && state <= REC_LANE && take_both(r);
-	if (atomic_compare_exchange_strong(&e->rec, &r, SOCK_OTHER)) {
+	if (atomic_compare_exchange_strong(&e->rec, &r, SOCK_CLOSING)) {
 		/* Some call may be inside that came before it was taken out of the table. */
 		if (!both && (rec_lock_is_taken(&r->tx_lock) || rec_lock_is_taken(&r->rx_lock))) {
 			both = take_both(r);
@@ -540,6 +554,16 @@ void sock_closing(int fd)
 	sock_release(r);
 	change_ends();
 	errno = saved;
+}
+
+void sock_closed(int fd)
+{
+	struct sock_entry *e = sock_entry(fd);
+	struct rec *closing = SOCK_CLOSING;
+
+	/* It may be another socket's number by now. */
+	if (e)
+		atomic_compare_exchange_strong(&e->rec, &closing, SOCK_OTHER);
 }
 
 void sock_ending(int fd, struct rec *r)
@@ -612,7 +636,7 @@ void sock_each(void (*call)(int fd, struct rec *r, void *arg), void *arg)
 	for (int fd = 0; fd <= high; fd++) {
 		struct rec *r = sock_at(fd);
 
-		if ((uintptr_t)r > (uintptr_t)SOCK_OTHER)
+		if (sock_is_rec(r))
 			call(fd, r, arg);
 		else if (!sock_entry(fd))
 			fd |= SOCK_CHUNK - 1;

@@ -22,7 +22,8 @@
 
 #define SOCK_FDS   (1 << 20)
 #define SOCK_CHUNK 4096
-#define SOCK_OTHER ((struct rec *)1) /* something else */
+#define SOCK_OTHER   ((struct rec *)1) /* something else */
+#define SOCK_CLOSING ((struct rec *)2) /* a thread is about to close it; until then it is the old socket, past us */
 
 struct epoll_set;
 
@@ -48,7 +49,12 @@ static inline struct sock_entry *sock_entry(int fd)
 /* The same, made now if need be; NULL: not to be had. */
 struct sock_entry *sock_entry_make(int fd);
 
-/* What the table says: NULL, SOCK_OTHER or a record. */
+static inline bool sock_is_rec(const struct rec *r)
+{
+	return (uintptr_t)r > (uintptr_t)SOCK_CLOSING;
+}
+
+/* What the table says: NULL, SOCK_OTHER, SOCK_CLOSING or a record. */
 static inline struct rec *sock_at(int fd)
 {
 	struct sock_entry *e = sock_entry(fd);
@@ -63,7 +69,7 @@ static inline struct rec *sock_of(int fd)
 {
 	struct rec *r = sock_at(fd);
 
-	if ((uintptr_t)r > (uintptr_t)SOCK_OTHER)
+	if (sock_is_rec(r))
 		return r;
 	return r == SOCK_OTHER || (unsigned)fd >= SOCK_FDS ? NULL : sock_probe(fd);
 }
@@ -96,6 +102,8 @@ void sock_forget(int fd);
 void sock_unknown(int fd);
 /* Before close(fd), or before something else takes its place. In this process, see process_is_self(). */
 void sock_closing(int fd);
+/* The number is closed, or has become something else. */
+void sock_closed(int fd);
 /* The same when the process ends. */
 void sock_ending(int fd, struct rec *r);
 /* `to` is another number for the socket `from`, or not one any more. */
@@ -132,12 +140,15 @@ void sock_abandoned(struct rec *r);
 struct keep {
 	_Atomic uint32_t calls;   /* inside the kernel, moving octets without our positions */
 	_Atomic uint32_t pins;    /* will touch the record again */
-	_Atomic int32_t heir;     /* descriptor that close() left to those, + 1 */
+	_Atomic int32_t heir;     /* descriptor that close() left to those, + 1; or KEEP_NO_HEIR */
 	_Atomic uint32_t numbers; /* descriptors of this process */
 	_Atomic uint32_t sets;    /* epoll sets that it is in; */
 	_Atomic(struct epoll_set *) set; /* the first of them, if that is known */
 	uint32_t counted;                /* the fork for which it was last counted */
 };
+
+/* There was none to be had. */
+#define KEEP_NO_HEIR (-1)
 
 struct keep *sock_keeping(const struct rec *r);
 

@@ -230,13 +230,45 @@ static enum end ask_carrier(struct rec *r, int fd)
 	return lane_rx_stirs(&r->rx) ? END_AGAIN : at_end(r);
 }
 
-/* Octets nobody announced: the peer's descriptor is also used past its library. */
+/*
+ * Could the carrier have anything that was not there when it was asked last? A peer that closes says so beside what it
+ * publishes, and whoever was told of something by the kernel has a clock that moved (order.h). Only of a
+ * peer that was killed nobody tells: so not for longer than a tick.
+ */
+static bool is_quiet(struct rec *r)
+{
+	uint64_t now = clock_coarse();
+	uint32_t clock = order_now();
+
+	if (now == r->asked_at && clock == r->asked_clock &&
+	    !(atomic_load_explicit(&r->rx.dir->word, memory_order_relaxed) & LANE_FIN) &&
+	    !sock_flag(r, REC_PEERGONE | REC_SHUT_RD | REC_SHUT_WR))
+		return true;
+	r->asked_at = now;
+	r->asked_clock = clock;
+	return false;
+}
+
+/*
+ * Octets nobody announced: the peer's descriptor is also used past its library, after vfork() for instance. What was on
+ * the carrier before the word was looked at cannot be the sender's own, and has no place in its stream.
+ */
 static enum end foreign(struct rec *r, int fd, struct lane_iov *to, size_t want, int flags,
 			size_t *got)
 {
+	int there = 0;
+	ssize_t n;
+
+	if (real(ioctl)(fd, SIOCINQ, &there) != 0 || there <= 0)
+		return END_CARRIER;
 	if (lane_rx_stirs(&r->rx))
 		return END_AGAIN;
-	return from_carrier(r, fd, to, want, flags, got) == END_FULL ? END_FULL : END_CARRIER;
+	n = take_carrier(fd, to, min_size((size_t)there, want), flags);
+	if (n > 0) {
+		stream_count_carrier(r, (uint64_t)n);
+		*got += (size_t)n;
+	}
+	return n == (ssize_t)want ? END_FULL : END_CARRIER;
 }
 
 void stream_keep_error(struct rec *r, int error)
@@ -263,7 +295,7 @@ static enum end try_round(struct rec *r, int fd, struct lane_iov *to, size_t wan
 	}
 	if (end == END_EOF)
 		end = at_end(r);
-	if (end == END_EMPTY && ask) {
+	if (end == END_EMPTY && ask && !is_quiet(r)) {
 		end = ask_carrier(r, fd);
 		if (end == END_CARRIER && !(flags & MSG_PEEK))
 			end = foreign(r, fd, to, want - *got, flags, got);

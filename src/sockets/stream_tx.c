@@ -186,6 +186,11 @@ static enum stream_left give_back(struct rec *r, int fd)
 	bool ok = true;
 	int n;
 
+	/* Behind the end nothing can be sent: the receiver must read it from the ring. */
+	if (sock_flag(r, REC_SHUT_WR)) {
+		atomic_fetch_and(&r->tx.dir->word, ~LANE_RECALL);
+		return STREAM_LEFT;
+	}
 	if (!carrier_widen(fd, lane_tx_unread(&r->tx) & (2 * LANE_RING - 1), &was))
 		return STREAM_LATER;
 	n = lane_tx_recall(&r->tx, piece);
@@ -416,13 +421,15 @@ static ssize_t fill(struct sender *s, int fd, struct lane_iov *from, size_t want
 	size_t before = s->done;
 
 	while (s->done < want && s->done - before < LOCK_SHARE) {
+		/* An end that is met behind the first octet is told by the next call. */
+		int flags = s->flags | (s->done > 0 ? MSG_NOSIGNAL : 0);
 		ssize_t n;
 
 		if (s->leave) {
 			s->leave = false;
-			n = put_left(r, fd, from, want - s->done, s->flags);
+			n = put_left(r, fd, from, want - s->done, flags);
 		} else {
-			n = put(r, fd, from, want - s->done, s->flags,
+			n = put(r, fd, from, want - s->done, flags,
 				s->block && s->turned != UINT64_MAX);
 		}
 		if (n == PUT_FULL && !s->block)
@@ -498,7 +505,7 @@ static ssize_t step(struct sender *s, int fd, struct lane_iov *from, size_t want
 	ssize_t n;
 
 	msg.msg_iovlen = stream_cut(from, min_size(want - s->done, OVERFLOW), part);
-	n = real(sendmsg)(fd, &msg, s->flags | MSG_DONTWAIT);
+	n = real(sendmsg)(fd, &msg, s->flags | MSG_DONTWAIT | (s->done > 0 ? MSG_NOSIGNAL : 0));
 	if (n < 0)
 		return errno == EAGAIN ? PUT_CARRIER : -1;
 	s->done += (size_t)n;
