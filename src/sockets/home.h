@@ -105,6 +105,7 @@ struct rec {
 	uint32_t bell_asked;
 	int32_t bell_pid;     /* the process whose bell the peer has */
 	int32_t lane_pid;     /* the process that went onto it */
+	int32_t hint_pid;     /* ... and that of which the peer can borrow a descriptor */
 	uint64_t peer_cookie; /* of the socket at the other end; the kernel has confirmed it */
 	uint64_t looked_at;   /* when the carrier was last asked for the peer's end */
 	_Atomic int32_t pending_error;

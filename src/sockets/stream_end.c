@@ -23,7 +23,7 @@
 
 /* How long a step down before another program goes on with the socket waits for the peer to send unread octets again. A
  * peer that sleeps in a call of ours looks every 20 ms. */
-#define RECALL_NS  (200 * NSEC_PER_MSEC)
+#define RECALL_NS  NSEC_PER_SEC
 #define RECALL_NAP (500 * 1000)
 #define LEAVE_NS   (10 * NSEC_PER_MSEC)
 #define LEAVE_NAP  20000
@@ -300,6 +300,15 @@ bool stream_is_known_as(struct rec *r, int fd)
 		return false;
 	l = &arena_memory(r->arena)->lane[r->lane];
 	return atomic_load(&l->pid[r->side]) == getpid() && atomic_load(&l->fd[r->side]) == fd;
+}
+
+void stream_hint(struct rec *r, int fd)
+{
+	struct lane_shared *l = &arena_memory(r->arena)->lane[r->lane];
+
+	LANE_STORE(r->hint_pid, process_pid());
+	atomic_store(&l->fd[r->side], fd);
+	atomic_store(&l->pid[r->side], process_pid());
 }
 
 void stream_moved(struct rec *r, int from, int to)

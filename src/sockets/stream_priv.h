@@ -22,6 +22,9 @@ void stream_grow(struct rec *r, int fd, size_t size);
 /* So much was, by a call that may block: give the peer time to take our offer. */
 void stream_pace(struct rec *r, int fd, size_t sent);
 
+/* The peer may need to borrow a descriptor of it: this process has one. With a lock. */
+void stream_hint(struct rec *r, int fd);
+
 /* How leaving the lane ended. */
 enum stream_left {
 	STREAM_LEFT,

@@ -525,6 +525,8 @@ static int locked_round(struct receiver *c, struct lane_iov *to, size_t want, si
 		/* Somebody steps down with it: then later. */
 		lane_rx_recall_no_more(&r->rx);
 		stream_note_cpu(&r->rx.dir->rx_cpu);
+		if (LANE_LOAD(r->hint_pid) != process_pid())
+			stream_hint(r, fd);
 		*end = round_of(r, fd, to, want, c->flags, !c->block || c->kept, got);
 		arm_again(c);
 	}

@@ -519,6 +519,8 @@ static ssize_t step(struct sender *s, int fd, struct lane_iov *from, size_t want
 static void look_around(struct rec *r, int fd)
 {
 	stream_note_cpu(&r->tx.dir->tx_cpu);
+	if (LANE_LOAD(r->hint_pid) != process_pid())
+		stream_hint(r, fd);
 	if (r->sndbuf) {
 		uint32_t rcvbuf = atomic_load_explicit(&r->tx.dir->rcvbuf, memory_order_relaxed);
 

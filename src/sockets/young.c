@@ -86,6 +86,7 @@ static void set_up(struct rec *r, int fd, uint64_t sent, uint64_t received)
 	r->lane_pid = getpid();
 	atomic_store(&l->pid[r->side], r->lane_pid);
 	atomic_store(&l->fd[r->side], fd);
+	LANE_STORE(r->hint_pid, r->lane_pid);
 	lane_tx_init(&r->tx, &l->dir[r->side], m->ring[r->lane][r->side], sent);
 	lane_rx_init(&r->rx, &l->dir[1 - r->side], m->ring[r->lane][1 - r->side], received);
 	if (r->side == 0)
