@@ -65,7 +65,8 @@ static void pass_on(struct guard *g, int signal, const siginfo_t *info)
 {
 	bool all = came_to_all(g, signal); /* also takes it off the watcher */
 
-	if (is_kernels(info) || all)
+	/* A shell makes a group of its own, to which ours means nothing. */
+	if (is_kernels(info) || (all && getpgid(g->program) == getpgrp()))
 		return;
 	if (info->si_pid == g->program) {
 		/* To its parent, it thinks; which is ours. */

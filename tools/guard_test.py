@@ -222,6 +222,27 @@ def control_c_and_control_z_do_what_they_should():
         term.expect(r"status 130\r\n")
 
 
+def a_shell_with_jobs_of_its_own_works():
+    with Terminal() as term:
+        term.type("PS1='INNER> ' %s run --why bash --norc --noprofile -i\n" % FLUE)
+        term.expect(r"INNER> ")
+        term.type("sleep 1000\n")
+        time.sleep(0.2)
+        term.type("\x1a")
+        term.expect(r"Stopped")
+        term.expect(r"INNER> ")
+        term.type("kill %1; suspend\n")
+        term.expect(r"PROMPT> ")
+        term.type("fg\n")
+        term.expect(r"run --why bash")
+        term.type("echo $((40 + 2))\n")
+        term.expect(r"42\r\n")
+        term.type("exit 5\n")
+        term.expect(r"PROMPT> ")
+        term.type("echo status $?\n")
+        term.expect(r"status 5\r\n")
+
+
 def what_reads_the_terminal_in_the_background_is_stopped_as_a_job():
     with Terminal() as term:
         term.type("%s run --why sed -u s/words/heard/ &\n" % FLUE)
@@ -356,6 +377,7 @@ TESTS = [the_status_is_the_programs, the_signal_that_ended_it_ends_the_command,
          a_signal_to_the_command_is_passed_on_once, a_signal_to_the_group_is_not_passed_on_again,
          a_signal_to_the_parent_reaches_the_caller, who_kills_the_command_kills_the_program,
          control_c_and_control_z_do_what_they_should,
+         a_shell_with_jobs_of_its_own_works,
          what_reads_the_terminal_in_the_background_is_stopped_as_a_job,
          totals_and_reasons_are_told_when_a_signal_ends_the_program,
          totals_are_told_when_somebody_kills_the_command,
