@@ -235,6 +235,14 @@ static bool stuck(void)
 	return false;
 }
 
+/* A process has ended: nobody sits there any more. */
+static void clear_seats(char name)
+{
+	for (struct seat *s = board->seat; s < board->seat + SEATS; s++)
+		if (s->process == name)
+			atomic_store(&s->tid, 0);
+}
+
 static void end_all(const pid_t *pid, const bool *ended, int n)
 {
 	for (int i = 0; i < n; i++)
@@ -253,12 +261,15 @@ void watch_over(const pid_t *pid, const char *names, int n)
 				continue;
 			ended[i] = true;
 			left--;
-			if (ending || (WIFEXITED(status) && WEXITSTATUS(status) == 0))
+			if (ending || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) {
+				clear_seats(names[i]);
 				continue;
+			}
 			watch_bad("process %c ended with %s %d", names[i],
 				  WIFSIGNALED(status) ? "signal" : "status",
 				  WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 			tell_seats();
+			clear_seats(names[i]);
 			ending = true;
 			end_all(pid, ended, n);
 		}
