@@ -359,15 +359,25 @@ static void load_unwinder(void)
 		watch_die("no thread");
 }
 
-static void prepare(void)
+/* Handlers of both kinds only where signals of both kinds are sent. */
+static void handle_signals(void)
 {
-	struct sigaction sa = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
-	struct rlimit files = { HIGHEST + 1000, HIGHEST + 1000 };
+	struct sigaction sa = { .sa_handler = on_signal };
 
+	if (world->may & MAY_RESTART || !(world->may & MAY_BREAK))
+		sa.sa_flags = SA_RESTART;
 	sigaction(SIGUSR1, &sa, NULL);
 	sigaction(SIGPIPE, &sa, NULL);
-	sa.sa_flags = 0;
+	if (world->may & MAY_BREAK)
+		sa.sa_flags = 0;
 	sigaction(SIGUSR2, &sa, NULL);
+}
+
+static void prepare(void)
+{
+	struct rlimit files = { HIGHEST + 1000, HIGHEST + 1000 };
+
+	handle_signals();
 	for (int i = 0; i < MAX_SLOTS; i++)
 		atomic_store(&slots[i], -1);
 	for (int i = 0; i < MAX_SETS; i++)
