@@ -59,6 +59,7 @@ enum rec_flag {
 	REC_TIMED = 1 << 11,      /* SO_RCVTIMEO is set */
 	REC_UNANSWERED = 1 << 12, /* made the lane; the peer's HelloAck is still to be looked at */
 	REC_NAMED = 1 << 13,      /* its addresses and cookie are known */
+	REC_INQ = 1 << 14,        /* TCP_INQ is set */
 };
 
 /* Octets and calls since the connection began; relaxed, one writer at a time. */

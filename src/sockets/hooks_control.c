@@ -222,6 +222,23 @@ static int held_option(struct rec *r, int fd, int name, const void *value, sockl
 	return 0;
 }
 
+/* The kernel has taken an option that calls on a lane heed too. */
+static void note_option(struct rec *r, int fd, int level, int name, const void *value)
+{
+	if (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_RCVBUF) && sock_keep(r, fd)) {
+		if (sock_has_lane(r))
+			stream_note_buffers(r, fd);
+		sock_release(r);
+	}
+	if (level != IPPROTO_TCP || name != TCP_INQ)
+		return;
+	/* 0 or 1, or the kernel would have refused it. */
+	if (*(const int *)value)
+		atomic_fetch_or(&r->flags, REC_INQ);
+	else
+		atomic_fetch_and(&r->flags, ~(uint32_t)REC_INQ);
+}
+
 /* An option of a socket that the switch has a say in. */
 static int switched_option(struct rec *r, int fd, int level, int name, const void *value,
 			   socklen_t size)
@@ -237,11 +254,7 @@ static int switched_option(struct rec *r, int fd, int level, int name, const voi
 	result = real(setsockopt)(fd, level, name, value, size);
 	if (result != 0)
 		return result;
-	if (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_RCVBUF) && sock_keep(r, fd)) {
-		if (sock_has_lane(r))
-			stream_note_buffers(r, fd);
-		sock_release(r);
-	}
+	note_option(r, fd, level, name, value);
 	/* The native socket has taken it; now the protocols. */
 	ops_option(&r->ops, level, name, value, size);
 	if (!can || r->ops.bound == OPS_NATIVE)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Hooks of the calls that move octets. */
+#include <netinet/tcp.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -213,10 +214,31 @@ HOOK ssize_t readv(int fd, const struct iovec *iov, int count)
 	return RECEIVE(fd, iov, (size_t)count, 0, real(readv)(fd, iov, count));
 }
 
+/* What is left, as the kernel tells who has asked for it (TCP_INQ). `room` for control data. */
+static void tell_left(struct rec *r, int fd, struct msghdr *msg, size_t room)
+{
+	const int left = stream_left(r, fd);
+	union {
+		struct cmsghdr head;
+		char octets[CMSG_SPACE(sizeof(left))];
+	} c = { .head = { .cmsg_level = IPPROTO_TCP, .cmsg_type = TCP_CM_INQ } };
+	size_t n = min_size(room, sizeof(c));
+
+	if (room < CMSG_LEN(sizeof(left)) || !msg->msg_control)
+		msg->msg_flags |= MSG_CTRUNC;
+	if (room < sizeof(c.head) || !msg->msg_control || !user_writable(msg->msg_control, n))
+		return;
+	c.head.cmsg_len = min_size(room, CMSG_LEN(sizeof(left)));
+	memcpy(CMSG_DATA(&c.head), &left, sizeof(left));
+	memcpy(msg->msg_control, &c, c.head.cmsg_len);
+	msg->msg_controllen = n;
+}
+
 HOOK ssize_t recvmsg(int fd, struct msghdr *msg, int flags)
 {
 	struct rec *r = sock_live(fd);
 	bool ours = true; /* the lane may be gone afterwards, so this is not asked then */
+	size_t room;
 	ssize_t n;
 
 	if (!r || bad_message(msg)) {
@@ -230,6 +252,7 @@ HOOK ssize_t recvmsg(int fd, struct msghdr *msg, int flags)
 		errno = EFAULT;
 		return -1;
 	}
+	room = msg->msg_controllen;
 	n = RECEIVE(fd, msg->msg_iov, msg->msg_iovlen, flags,
 		    (ours = false, real(recvmsg)(fd, msg, flags)));
 	if (n >= 0 && ours) {
@@ -237,6 +260,8 @@ HOOK ssize_t recvmsg(int fd, struct msghdr *msg, int flags)
 			msg->msg_namelen = 0;
 		msg->msg_controllen = 0;
 		msg->msg_flags = flags & MSG_CMSG_CLOEXEC;
+		if (sock_flag(r, REC_INQ))
+			tell_left(r, fd, msg, room);
 	}
 	return n;
 }

@@ -50,6 +50,8 @@ int stream_shutdown(struct rec *r, int fd, int how);
 void stream_keep_error(struct rec *r, int error);
 /* Octets that the kernel does not count: unread here, unread by the peer. */
 size_t stream_unread(struct rec *r);
+/* The same with what is on the carrier, and the end as one more, as TCP_INQ tells it. */
+int stream_left(struct rec *r, int fd);
 size_t stream_unsent(struct rec *r);
 /* Lane readiness: what the kernel cannot know. */
 bool stream_readable(struct rec *r);

@@ -16,6 +16,7 @@
 #include "sockets/meet.h"
 #include "sockets/nap.h"
 #include "sockets/process.h"
+#include "sockets/quick.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
 #include "sockets/stream.h"
@@ -685,6 +686,26 @@ ssize_t stream_take_by(struct rec *r, int fd, const struct iovec *buffer, int fl
 size_t stream_unread(struct rec *r)
 {
 	return lane_rx_held(&r->rx);
+}
+
+int stream_left(struct rec *r, int fd)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN | POLLRDHUP };
+	int saved = errno;
+	int beside = 0;
+	size_t n;
+
+	if (!sock_keep(r, fd))
+		return 0;
+	n = stream_unread(r);
+	/* Who is told 0 waits for the next edge, so it must be true. The end counts as one octet. */
+	if ((n == 0 || stream_ask_kernel(r)) && quick_poll(&p, 1) > 0) {
+		real(ioctl)(fd, SIOCINQ, &beside);
+		n += (size_t)beside + ((p.revents & ~POLLIN) != 0);
+	}
+	sock_release(r);
+	errno = saved;
+	return (int)n;
 }
 
 bool stream_ask_kernel(const struct rec *r)

@@ -136,6 +136,9 @@ static void prepare_carrier(struct rec *r, int fd)
 	else
 		real(setsockopt)(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	size = sizeof(now);
+	if (real(getsockopt)(fd, IPPROTO_TCP, TCP_INQ, &now, &size) == 0 && now)
+		atomic_fetch_or(&r->flags, REC_INQ);
+	size = sizeof(now);
 	if (real(getsockopt)(fd, IPPROTO_TCP, TCP_CORK, &now, &size) == 0 && now) {
 		atomic_fetch_or(&r->flags, REC_CORK);
 		real(setsockopt)(fd, IPPROTO_TCP, TCP_CORK, &zero, sizeof(zero));

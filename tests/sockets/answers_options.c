@@ -103,6 +103,50 @@ static int control_of(size_t n, int *value)
 	return c ? c->cmsg_type : -1;
 }
 
+/* The same with room for so much control data: what it has become, and whether that was told to be cut. */
+static void short_of_room(size_t room)
+{
+	char octet, control[64] = { 0 };
+	struct iovec iov = { &octet, 1 };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_controllen = room };
+	struct cmsghdr *c = (struct cmsghdr *)control;
+	ssize_t n;
+
+	msg.msg_control = room ? control : NULL;
+	n = recvmsg(b, &msg, 0);
+	answer("room for %zu: %zd, %zu of it, length %zu, %d, cut %d", room, n, msg.msg_controllen,
+	       c->cmsg_len, *(int *)CMSG_DATA(c), !!(msg.msg_flags & MSG_CTRUNC));
+}
+
+/* In a stream that changes between ring and carrier, to its end. */
+static void left_of_much(void)
+{
+	static char much[100000];
+	int value, left = 0, type;
+
+	begin();
+	answer("set %s", answer_of(set(b, IPPROTO_TCP, TCP_INQ, 1)));
+	for (size_t n = 1; n < sizeof(much); n = n * 3 + 1) {
+		send(a, much, n, 0);
+		usleep(20000);
+		type = control_of(1, &value);
+		answer("%zu: type %d, %d left", n, type, value);
+		for (left = value; left > 0; left -= 64)
+			type = control_of(64, &value);
+		answer("%zu: type %d, %d left", n, type, value);
+	}
+	send(a, "end", 3, 0);
+	usleep(20000);
+	for (size_t room = 0; room < 3; room++)
+		short_of_room(room * 12);
+	send(a, "end", 3, 0);
+	close(a);
+	usleep(20000);
+	short_of_room(CMSG_LEN(sizeof(int)));
+	for (int i = 0; i < 3; i++)
+		short_of_room(CMSG_SPACE(sizeof(int)));
+}
+
 static void how_much_is_left(void)
 {
 	int value = -1, type;
@@ -122,6 +166,7 @@ static void how_much_is_left(void)
 	answer("off from the beginning %s", answer_of(set(b, IPPROTO_TCP, TCP_INQ, 0)));
 	send(a, "x", 1, 0);
 	answer("type %d", control_of(2, NULL));
+	left_of_much();
 }
 
 static void times_of_arrival(void)

@@ -7,8 +7,8 @@
  *
  * FAMILY inet, inet6, offload, offload6, direct, direct6; PROTOCOL 0, tcp, sdp. OPTION says what the accepting
  * process does besides: lowat (an option that only TCP has, on its end), listener (the same, on the
- * listener), later (the same, after the turns), off (such options, switched off), zerocopy (one that means nothing
- * until it is used), zerosend (and used, after the turns), wrong (one that the kernel refuses), ring (io_uring, after a
+ * listener), later (the same, after the turns), off (such options, switched off), inq (one that lanes have too),
+ * zerocopy (one that means nothing until it is used), zerosend (and used, after the turns), wrong (one that the kernel refuses), ring (io_uring, after a
  * first connection of the same kind), blind (the same, with a thread of the kernel that looks for requests).
  */
 #include <errno.h>
@@ -108,11 +108,11 @@ static void switch_off(int fd)
 		need(!setsockopt(fd, off[i].level, off[i].name, &off[i].value, sizeof(int)), "off");
 }
 
-static void set_zerocopy(int fd)
+static void switch_on(int fd, int level, int name)
 {
 	int one = 1;
 
-	need(!setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof(one)), "SO_ZEROCOPY");
+	need(!setsockopt(fd, level, name, &one, sizeof(one)), "on");
 }
 
 /* One message that is not to be copied, the other way from the last one of the turns. */
@@ -162,7 +162,9 @@ static void meet_and_talk(int listener, int family, int protocol, int turns)
 		if (is_asked("off"))
 			switch_off(stage.fd);
 		if (is_asked("zerocopy") || is_asked("zerosend"))
-			set_zerocopy(stage.fd);
+			switch_on(stage.fd, SOL_SOCKET, SO_ZEROCOPY);
+		if (is_asked("inq"))
+			switch_on(stage.fd, IPPROTO_TCP, TCP_INQ);
 		if (is_asked("wrong") && !setsockopt(stage.fd, IPPROTO_TCP, TCP_ULP, "no such", 7))
 			stage_bad(&stage, "an option that nobody knows was taken");
 	}
