@@ -103,7 +103,11 @@ static void reconcile_one(struct epoll_set *s, int ep, struct member *m)
 		epoll_drop(s, m);
 		return;
 	}
-	real(epoll_ctl)(ep, EPOLL_CTL_MOD, m->fd, &event);
+	/* Each change makes the kernel tell edges anew: only those that the program has made. */
+	if (m->rearm || m->kernel.events != event.events ||
+	    m->kernel.data.u64 != event.data.u64)
+		real(epoll_ctl)(ep, EPOLL_CTL_MOD, m->fd, &event);
+	m->rearm = false;
 	epoll_told_kernel(s, m, &event);
 }
 
@@ -164,6 +168,7 @@ static void wish(struct epoll_set *s, struct member *m, const struct epoll_event
 	m->gone = false;
 	m->disarmed = false;
 	m->fresh = true;
+	m->rearm = true;
 	m->told_out = false;
 	/* Edges are told anew after any change: the kernel's too. */
 	epoll_set_dirty(s, m,
@@ -380,8 +385,13 @@ static void forget_members(struct epoll_set *s)
 
 void epoll_leave(struct epoll_set *s)
 {
-	bool last = --s->users == 0 && !atomic_load(&s->live);
+	bool last = --s->users == 0 && s->refs == 0;
 
+	/* Others slept in it when it was closed: until now it was theirs. */
+	if (last) {
+		forget_members(s);
+		atomic_store(&s->live, 0);
+	}
 	rec_lock_give(&s->lock);
 	if (last)
 		epoll_set_free(s);
@@ -408,12 +418,10 @@ static void close_set(int fd)
 		return;
 	s->users++;
 	atomic_store(&sock_entry(fd)->set, NULL);
-	if (--s->refs == 0) {
-		forget_members(s);
-		atomic_store(&s->live, 0);
-	} else if (s->ep == fd) {
-		s->ep = other_number(s);
-	}
+	/* Without a number it cannot be asked any more, only slept in by who does so already. */
+	s->refs--;
+	if (s->ep == fd)
+		s->ep = s->refs > 0 ? other_number(s) : -1;
 	epoll_leave(s);
 }
 

@@ -29,6 +29,7 @@ struct member {
 	bool belled; /* ... our bell */
 	bool held; /* the ring is full, so the kernel is not asked whether the carrier is writable */
 	bool dirty;    /* the kernel does not have the wish */
+	bool rearm;    /* ... and must be told of it, though nothing may have changed */
 	bool gone;     /* deleted by the program, not yet in the kernel */
 	bool disarmed; /* EPOLLONESHOT, until the next change */
 	bool fresh;    /* added or changed: report what is there, edge or not */

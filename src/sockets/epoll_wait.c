@@ -33,7 +33,7 @@
 /* Events that the kernel is asked for at a time. */
 #define BATCH 128
 /* Lanes are looked at again until none has news, but not for ever. */
-#define PASSES 4
+#define PASSES 16
 
 /* A call. */
 struct waiter {
@@ -145,6 +145,7 @@ static void shoot(struct epoll_set *s, int ep, struct member *m, bool by_kernel)
 	m->disarmed = true;
 	if (by_kernel && !m->dirty)
 		return;
+	m->rearm = true;
 	epoll_set_dirty(s, m, true);
 	if (epoll_is_ambiguous(s, m))
 		epoll_reconcile(s, ep);

@@ -23,7 +23,7 @@
 #define YOUNG_MOST 64 /* without further memory */
 #define SLICE_NS   (20 * (int64_t)NSEC_PER_MSEC)
 #define LOOK_NS    100000 /* as for epoll sets */
-#define PASSES     3
+#define PASSES     16
 
 struct round {
 	struct pollfd *fds;
@@ -106,6 +106,9 @@ static void merge_lanes(struct round *w)
 		    stream_wants_room(w->lane[i]))
 			p->revents &= (short)~OUT;
 		p->revents |= (short)lane_revents(w->lane[i], p->events);
+		/* Who waited for room was not told of the carrier's; a connection that has ended has it all. */
+		if (p->revents & (POLLERR | POLLHUP))
+			p->revents |= (short)(p->events & OUT);
 		if (p->revents & OUT)
 			stream_told_writable(w->lane[i]);
 	}
@@ -472,9 +475,8 @@ static enum sleep choose(struct round *w, struct rec **full)
 static int poll_round(struct pollfd *fds, nfds_t count, const struct poll_call *c, uint64_t start,
 		      bool *again)
 {
-	struct round w __attribute__((cleanup(let_go))) = {
-		.fds = fds, .n = count, .call = c, .start = start
-	};
+	struct round w __attribute__((
+		cleanup(let_go))) = { .fds = fds, .n = count, .call = c, .start = start };
 	struct rec *full = NULL;
 	enum sleep how;
 	int n;

@@ -22,8 +22,10 @@
 
 #define SOCK_FDS   (1 << 20)
 #define SOCK_CHUNK 4096
-#define SOCK_OTHER   ((struct rec *)1) /* something else */
-#define SOCK_CLOSING ((struct rec *)2) /* a thread is about to close it; until then it is the old socket, past us */
+#define SOCK_OTHER ((struct rec *)1) /* something else */
+#define SOCK_CLOSING \
+	((struct rec \
+		  *)2) /* a thread is about to close it; until then it is the old socket, past us */
 
 struct epoll_set;
 

@@ -357,6 +357,9 @@ static int sleep_in_slices(struct rec *r, int fd, bool some)
 			errno = EAGAIN;
 			return -1;
 		}
+		/* Closed by another thread: go on with the number that was left for us. */
+		if (sock_at(fd) != r)
+			return 1;
 	} while (some || stream_unsent(r) > 0);
 	return 0;
 }
@@ -473,6 +476,12 @@ static void arm_again(struct receiver *c)
 	c->left = !(c->flags & MSG_PEEK) && lane_rx_ready(&r->rx) > 0;
 }
 
+/* One that must have all goes on, whatever becomes of the lane; and so does a part of a call. */
+static bool goes_on_plainly(const struct receiver *c, size_t got)
+{
+	return c->part || (got > 0 && c->block && (c->flags & MSG_WAITALL));
+}
+
 /* Without a lane any more: what the kernel has now. */
 static enum end take_plainly(struct receiver *c, int fd, struct lane_iov *to, size_t want,
 			     size_t *got)
@@ -521,7 +530,7 @@ static int locked_round(struct receiver *c, struct lane_iov *to, size_t want, si
 	if (fd < 0)
 		return fd;
 	if (!sock_has_lane(r) || (*got == 0 && stream_is_down(r, fd))) {
-		*end = c->part ? take_plainly(c, fd, to, want, got) : END_AGAIN;
+		*end = goes_on_plainly(c, *got) ? take_plainly(c, fd, to, want, got) : END_AGAIN;
 	} else {
 		/* Somebody steps down with it: then later. */
 		lane_rx_recall_no_more(&r->rx);
