@@ -35,7 +35,7 @@ struct arena {
 };
 
 static struct arena arenas[ARENAS];
-static uint32_t n_arenas; /* entries ever used */
+static _Atomic uint32_t n_arenas; /* entries ever used */
 static uint32_t n_lanes;
 /* Knows its owner: close() may be called in a signal handler, between any two of our instructions. */
 static struct rec_lock lock;

@@ -104,8 +104,7 @@ static void reconcile_one(struct epoll_set *s, int ep, struct member *m)
 		return;
 	}
 	/* Each change makes the kernel tell edges anew: only those that the program has made. */
-	if (m->rearm || m->kernel.events != event.events ||
-	    m->kernel.data.u64 != event.data.u64)
+	if (m->rearm || m->kernel.events != event.events || m->kernel.data.u64 != event.data.u64)
 		real(epoll_ctl)(ep, EPOLL_CTL_MOD, m->fd, &event);
 	m->rearm = false;
 	epoll_told_kernel(s, m, &event);
@@ -312,9 +311,10 @@ static bool walk_failed;
 
 static void lane_appeared(struct epoll_set *s)
 {
-	if (!atomic_load(&s->live) || atomic_load(&s->sleepers) == 0 || !rec_lock_take(&s->lock))
+	if (!atomic_load(&s->live) || !rec_lock_take(&s->lock))
 		return;
-	for (uint32_t i = 0; atomic_load(&s->live) && i < s->used; i++) {
+	for (uint32_t i = 0; atomic_load(&s->live) && atomic_load(&s->sleepers) > 0 && i < s->used;
+	     i++) {
 		struct member *m = &s->member[i];
 
 		if (m->rec != subject || m->gone)

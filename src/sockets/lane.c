@@ -14,7 +14,17 @@ static uint64_t load_word(const struct lane_dir *dir)
 
 void lane_tx_init(struct lane_tx *tx, struct lane_dir *dir, uint8_t *ring, uint64_t pos)
 {
-	*tx = (struct lane_tx) { .dir = dir, .ring = ring, .pos = pos };
+	tx->dir = dir;
+	tx->ring = ring;
+	tx->pos = pos;
+	tx->base = tx->head = 0;
+	tx->wake = tx->belled = false;
+	/* What others may look at. */
+	LANE_STORE(tx->tail, 0);
+	LANE_STORE(tx->turns, 0);
+	LANE_STORE(tx->high, 0);
+	LANE_STORE(tx->less, 0);
+	LANE_STORE(tx->can_ring, false);
 }
 
 void lane_rx_init(struct lane_rx *rx, struct lane_dir *dir, uint8_t *ring, uint64_t pos)
@@ -198,7 +208,7 @@ bool lane_tx_publish(struct lane_tx *tx, uint64_t word, size_t n, bool bell)
 	LANE_STORE(tx->turns, turns);
 	tx->pos += n + bell;
 	if (end > tx->high)
-		tx->high = end;
+		LANE_STORE(tx->high, end);
 	return true;
 }
 
@@ -233,7 +243,7 @@ size_t lane_tx_trim(struct lane_tx *tx, uint8_t **from)
 	/* Nothing is in the ring, so it can start over. */
 	tx->base = tx->tail;
 	atomic_store_explicit(&tx->dir->base, tx->base, memory_order_relaxed);
-	tx->high = 0;
+	LANE_STORE(tx->high, 0);
 	*from = tx->ring + LANE_REWIND;
 	return LANE_RING - LANE_REWIND;
 }

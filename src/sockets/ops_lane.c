@@ -76,7 +76,7 @@ static int no_peer(struct rec *r)
 	if (r->goal >= BYTES_LAST)
 		return refuse(r, absent(r));
 	atomic_store_explicit(&r->why, absent(r), memory_order_relaxed);
-	r->goal = r->goal < BYTES_AGAIN ? BYTES_AGAIN : r->goal * 16;
+	LANE_STORE(r->goal, r->goal < BYTES_AGAIN ? BYTES_AGAIN : r->goal * 16);
 	r->checks = 0;
 	change(r, REC_POSTED, REC_YOUNG);
 	if (settings.why)

@@ -157,8 +157,9 @@ struct once {
 	_Atomic int32_t pid;
 };
 
-#define ONCE_DONE UINT32_MAX
-#define ONCE_NS   (10 * 1000 * 1000)
+#define ONCE_DONE   UINT32_MAX
+#define ONCE_NS     (10 * 1000 * 1000)
+#define ONCE_SLICES 500
 
 /* True: do it, then once_done(). False: it is done, or not to be had within this call. */
 static bool once_begin(struct once *o)
@@ -167,12 +168,14 @@ static bool once_begin(struct once *o)
 	uint32_t me = process_tid();
 	int saved = errno;
 
-	for (;;) {
+	for (int slices = 0;; slices++) {
 		uint32_t seen = atomic_load_explicit(&o->state, memory_order_acquire);
+		int32_t pid = atomic_load(&o->pid);
 
 		if (seen == ONCE_DONE || seen == me)
 			break;
-		if ((seen == 0 || atomic_load(&o->pid) != getpid()) &&
+		/* Of a thread in the parent nothing comes; 0: it has not said yet which process it is of. */
+		if ((seen == 0 || (pid != 0 && pid != getpid()) || slices > ONCE_SLICES) &&
 		    atomic_compare_exchange_strong(&o->state, &seen, me)) {
 			atomic_store(&o->pid, getpid());
 			errno = saved;
@@ -191,6 +194,7 @@ static void once_end(struct once *o, uint32_t state)
 {
 	int saved = errno;
 
+	atomic_store(&o->pid, 0);
 	atomic_store_explicit(&o->state, state, memory_order_release);
 	real(syscall)(SYS_futex, &o->state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 	errno = saved;

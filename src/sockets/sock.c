@@ -186,16 +186,24 @@ static void enter(int fd, struct rec *r)
 	atomic_store_explicit(&e->rec, r, memory_order_release);
 }
 
+/* In words: somebody may still look. */
+static void clear(void *from, size_t size)
+{
+	uint32_t *p = from;
+
+	for (size_t i = 0; i < size / sizeof(*p); i++)
+		__atomic_store_n(&p[i], 0, __ATOMIC_RELAXED);
+}
+
 /* All but the state, by which others know it, and what never changes. */
 static void wipe(struct home *h, struct rec *r)
 {
 	const size_t from = offsetof(struct rec, cookie);
 
 	/* Nor the locks: a thread may have looked the record up before it was freed, and give one back. */
-	memset((char *)r + from, 0, offsetof(struct rec, tx_lock) - from);
-	memset(&r->tx_lock + 1, 0,
-	       offsetof(struct rec, rx_lock) - offsetof(struct rec, tx_lock) - sizeof(r->tx_lock));
-	memset(&r->rx_lock + 1, 0, sizeof(*r) - offsetof(struct rec, rx_lock) - sizeof(r->rx_lock));
+	clear((char *)r + from, offsetof(struct rec, tx_lock) - from);
+	clear(&r->tx_refused, offsetof(struct rec, rx_lock) - offsetof(struct rec, tx_refused));
+	clear(&r->rx_before, sizeof(*r) - offsetof(struct rec, rx_before));
 	atomic_store_explicit(&r->why, WHY_NONE, memory_order_relaxed);
 	r->home = h;
 	r->number = (uint32_t)(r - h->rec);

@@ -722,7 +722,7 @@ bool stream_ask_kernel(const struct rec *r)
 	uint64_t word = atomic_load_explicit(&r->rx.dir->word, memory_order_relaxed);
 
 	return sock_flag(r, REC_SHUT_RD | REC_SHUT_WR | REC_PEERGONE) || (word & LANE_FIN) ||
-	       lane_word_turns(word) != r->rx.turns || !lane_rx_in_ring(&r->rx) ||
+	       lane_word_turns(word) != LANE_LOAD(r->rx.turns) || !lane_rx_in_ring(&r->rx) ||
 	       !lane_tx_in_ring(&r->tx) ||
 	       (atomic_load_explicit(&r->tx.dir->word, memory_order_relaxed) & LANE_GONE);
 }

@@ -25,12 +25,13 @@ static void trim(struct rec *r)
 	uint8_t *from;
 	size_t n;
 
-	if (r->tx.high <= LANE_TRIM || now - r->trimmed < TRIM_NS || !rec_lock_try(&r->tx_lock))
+	if (LANE_LOAD(r->tx.high) <= LANE_TRIM || now - LANE_LOAD(r->trimmed) < TRIM_NS ||
+	    !rec_lock_try(&r->tx_lock))
 		return;
 	/* The record may be a relative's by now, with a lane that is not mapped here. */
 	n = sock_has_lane(r) && r->lane_pid == process_pid() ? lane_tx_trim(&r->tx, &from) : 0;
 	if (n > 0) {
-		r->trimmed = now;
+		LANE_STORE(r->trimmed, now);
 		madvise(from, n, MADV_REMOVE);
 	}
 	rec_lock_give(&r->tx_lock);
@@ -41,10 +42,10 @@ void stream_note_large(struct rec *r)
 	uint32_t i = atomic_fetch_add_explicit(&next, 1, memory_order_relaxed) % LARGE;
 	struct rec *old;
 
-	r->listed = 1;
+	LANE_STORE(r->listed, 1);
 	old = atomic_exchange(&large[i], r);
 	if (old) {
-		old->listed = 0;
+		LANE_STORE(old->listed, 0);
 		trim(old);
 	}
 }
@@ -65,7 +66,7 @@ void stream_forget_large(struct rec *r)
 		struct rec *is = r;
 
 		if (atomic_compare_exchange_strong(&large[i], &is, NULL))
-			r->listed = 0;
+			LANE_STORE(r->listed, 0);
 	}
 }
 

@@ -173,7 +173,7 @@ static ssize_t put_ring(struct rec *r, int fd, struct lane_iov *from, size_t n, 
 	if (bell && ring_bell(r, fd, octet, flags) != 0)
 		return -1;
 	tell(r);
-	if (r->tx.high > LANE_TRIM && !r->listed)
+	if (r->tx.high > LANE_TRIM && !LANE_LOAD(r->listed))
 		stream_note_large(r);
 	return (ssize_t)(copied + bell);
 }

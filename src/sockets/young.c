@@ -242,7 +242,7 @@ static bool take_lane(struct rec *r, int fd, uint32_t from)
 
 static uint64_t next_look(const struct rec *r)
 {
-	return r->young_tx + r->young_rx + BYTES_ENOUGH;
+	return LANE_LOAD(r->young_tx) + LANE_LOAD(r->young_rx) + BYTES_ENOUGH;
 }
 
 /* Ask the switch who carries this connection. With the lock of sending. True: it has a lane now. */
@@ -276,7 +276,7 @@ static bool decide(struct rec *r, int fd)
 /* An offer stands. It is looked at at every turn, and after every so many octets. */
 static bool decide_posted(struct rec *r, int fd, bool turned)
 {
-	if (!turned && r->young_tx + r->young_rx < r->check_at)
+	if (!turned && LANE_LOAD(r->young_tx) + LANE_LOAD(r->young_rx) < r->check_at)
 		return false;
 	r->check_at = next_look(r);
 	r->checks += turned ? OPS_LANE_LOOKS / OPS_LANE_TURNS + 1 : 1;
@@ -285,12 +285,13 @@ static bool decide_posted(struct rec *r, int fd, bool turned)
 
 static bool is_old_enough(const struct rec *r)
 {
-	if (r->goal > 0)
-		return r->young_tx + r->young_rx >= r->goal;
+	uint64_t tx = LANE_LOAD(r->young_tx), rx = LANE_LOAD(r->young_rx);
+
+	if (LANE_LOAD(r->goal) > 0)
+		return tx + rx >= LANE_LOAD(r->goal);
 	if (sock_flag(r, REC_ASKED))
 		return true;
-	return r->turns >= TURNS_ENOUGH || r->young_tx >= BYTES_ENOUGH ||
-	       r->young_rx >= BYTES_ENOUGH;
+	return LANE_LOAD(r->turns) >= TURNS_ENOUGH || tx >= BYTES_ENOUGH || rx >= BYTES_ENOUGH;
 }
 
 /* One thread at a time sees to it, with the lock of sending, so that the number stays what it is. False: not now. */
@@ -372,25 +373,29 @@ void stream_pace(struct rec *r, int fd, size_t sent)
 	if (sent < PACE_SENT || atomic_load_explicit(&r->state, memory_order_relaxed) != REC_POSTED)
 		return;
 	start = clock_now();
-	if (r->goal > 0 || r->paced >= PACE_NS || settings.sealed || sock_flag(r, REC_NONBLOCK) ||
+	if (LANE_LOAD(r->goal) > 0 || LANE_LOAD(r->paced) >= PACE_NS || settings.sealed ||
+	    sock_flag(r, REC_NONBLOCK) ||
 	    atomic_load_explicit(&paced_in_vain, memory_order_relaxed) > PACE_VAIN)
 		return;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	while (!is_settled(r, fd) && r->paced + clock_now() - start < PACE_NS)
+	while (!is_settled(r, fd) && LANE_LOAD(r->paced) + clock_now() - start < PACE_NS)
 		pause_for_peer();
 	pthread_setcancelstate(cancel, NULL);
 	took = min_u64(clock_now() - start, PACE_NS);
-	r->paced += (uint32_t)took;
+	LANE_STORE(r->paced, LANE_LOAD(r->paced) + (uint32_t)took);
 	if (atomic_load(&r->state) == REC_POSTED)
 		atomic_fetch_add_explicit(&paced_in_vain, (int64_t)took, memory_order_relaxed);
 }
 
 static bool count_turn(struct rec *r, uint32_t direction)
 {
-	bool turned = r->last != 0 && r->last != direction;
+	uint32_t last = LANE_LOAD(r->last);
+	bool turned = last != 0 && last != direction;
 
-	r->last = direction;
-	r->turns += turned;
+	/* Several threads may count at a time; it need not be exact. */
+	LANE_STORE(r->last, direction);
+	if (turned)
+		LANE_STORE(r->turns, LANE_LOAD(r->turns) + 1);
 	return turned;
 }
 
@@ -434,7 +439,7 @@ void stream_grow(struct rec *r, int fd, size_t size)
 	if (state >= REC_YOUNG && state <= REC_AGREED) {
 		bool turned = count_turn(r, 1);
 
-		r->young_tx += size;
+		LANE_STORE(r->young_tx, LANE_LOAD(r->young_tx) + size);
 		grow_up(r, fd, turned);
 	}
 }
@@ -477,7 +482,7 @@ void stream_after_receive(struct rec *r, int fd, ssize_t n, int flags)
 	if (state >= REC_YOUNG && state <= REC_AGREED) {
 		bool turned = count_turn(r, 2);
 
-		r->young_rx += (uint64_t)n;
+		LANE_STORE(r->young_rx, LANE_LOAD(r->young_rx) + (uint64_t)n);
 		grow_up(r, fd, turned);
 	}
 }
