@@ -21,7 +21,7 @@ check: ## what a developer runs all day: quick tests, fast checks; under a minut
 	@scripts/setup build test
 	@scripts/test quick
 
-test: ## everything a commit must pass; under 15 minutes on two cores
+test: ## everything a commit must pass; under 25 minutes on two cores
 	@scripts/setup build test lab
 	@scripts/test full
 
