@@ -345,11 +345,11 @@ def why_names_addresses_and_option():
 import os, socket
 s = socket.create_server(("127.0.0.1", 0))
 unused = socket.socket()
-unused.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+unused.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 2)
 unused.close()
 if os.fork() == 0:
     c = socket.socket()
-    c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 2)
     c.connect(s.getsockname())
     c.sendall(b"x")
     c.recv(1)  # which a reset ends
