@@ -13,6 +13,9 @@
 #include "sockets/stream.h"
 #include "sockets/user.h"
 
+/* Events that a call can tell of, however few descriptors are known. */
+#define EVENTS_LEAST 512
+
 _Atomic uint32_t epoll_lanes; /* counts lanes that appeared */
 
 struct epoll_set *epoll_of(int fd)
@@ -20,6 +23,15 @@ struct epoll_set *epoll_of(int fd)
 	struct sock_entry *e = sock_entry(fd);
 
 	return e ? atomic_load_explicit(&e->set, memory_order_acquire) : NULL;
+}
+
+uint32_t epoll_most(int ep)
+{
+	struct epoll_set *s = epoll_of(ep);
+	uint32_t used = s ? LANE_LOAD(s->used) : 0;
+
+	/* Others may come while it sleeps, or are there without our knowledge. */
+	return used < EVENTS_LEAST ? EVENTS_LEAST : used;
 }
 
 struct epoll_set *epoll_take(int ep, bool *own)

@@ -22,6 +22,8 @@ struct rec;
 struct epoll_set *epoll_of(int fd);
 /* `fd` is a new set. */
 void epoll_created(int fd);
+/* So many events one call can tell of: never more than there are descriptors in the set. */
+uint32_t epoll_most(int ep);
 int epoll_control(int ep, int op, int fd, struct epoll_event *event);
 /* timeout_ns < 0: for ever. `mask` NULL: leave signals alone. False: not a set of ours, make the real call. */
 bool epoll_wait_for(int ep, struct epoll_event *events, int max, int64_t timeout_ns,

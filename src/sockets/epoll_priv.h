@@ -71,6 +71,7 @@ struct epoll_set {
 	uint32_t clock;   /* ... our clock (order.h) at that time, ... */
 	bool kernel_had;  /* ... and whether it had something */
 	bool kernel_last; /* lanes came first in the last call */
+	uint32_t crowded; /* calls in a row in which the kernel left no room for lanes */
 	int32_t bell_pid; /* the process whose bell hangs in the kernel's set; 0: none */
 	bool rang;
 	bool exact;

@@ -269,7 +269,8 @@ struct member *epoll_add(struct epoll_set *s, int fd, struct rec *r,
 		n = s->free - 1;
 		s->free = s->member[n].next_fd;
 	} else {
-		n = s->used++;
+		n = s->used;
+		LANE_STORE(s->used, n + 1);
 	}
 	m = &s->member[n];
 	*m = (struct member) { .rec = r, .fd = fd, .wish = *event, .kernel = *event };

@@ -34,6 +34,8 @@
 #define BATCH 128
 /* Lanes are looked at again until none has news, but not for ever. */
 #define PASSES 16
+/* So many calls in a row the kernel may fill alone because of what may have been sent before. */
+#define CROWDED 8
 
 /* A call. */
 struct waiter {
@@ -297,7 +299,19 @@ static bool translate(struct waiter *w, struct member *m, struct epoll_event *ev
 	return event->events != 0;
 }
 
-/* The kernel was asked before in this call, and says the same again. */
+/* An event of something that is no socket of ours. False: the kernel was asked before in this call, and says it again. */
+static bool is_new(struct waiter *w, struct member *m, const struct epoll_event *event)
+{
+	if (w->asked && m->call == w->call) {
+		w->events[m->event].events |= event->events;
+		return false;
+	}
+	m->call = w->call;
+	m->event = (uint32_t)w->n;
+	return true;
+}
+
+/* The same of something that we do not know. */
 static bool is_told(struct waiter *w, const struct epoll_event *event)
 {
 	for (int i = 0; i < w->n && w->asked; i++) {
@@ -344,7 +358,7 @@ static bool filter(struct waiter *w, struct epoll_event *event)
 	if (!m)
 		return !is_told(w, event);
 	if (!epoll_next_by_data(s, m))
-		return m->rec ? translate(w, m, event) : !is_told(w, event);
+		return m->rec ? translate(w, m, event) : is_new(w, m, event);
 	return filter_one_of(w, m, event);
 }
 
@@ -385,8 +399,8 @@ static int sleep_for(struct waiter *w, struct epoll_event *events, int max, int6
 	return ask_for(w->ep, events, max, ns, w->mask);
 }
 
-/* Ask the kernel; with the lock, which is given up while it sleeps. -1 and errno, or how many more events there are. */
-static int ask_kernel(struct waiter *w, int64_t ns)
+/* Ask the kernel once. -1 and errno, or how many more events there are. `full`: it may have more. */
+static int ask_once(struct waiter *w, int64_t ns, bool *full)
 {
 	struct epoll_event found[BATCH];
 	struct epoll_set *s = w->s;
@@ -403,7 +417,6 @@ static int ask_kernel(struct waiter *w, int64_t ns)
 		w->events[w->n++] = found[i];
 		kept++;
 	}
-	s->kernel_had = kept > 0;
 	if (kept > 0)
 		order_tick(); /* what the program does next follows from that */
 	w->ask = false;
@@ -413,8 +426,24 @@ static int ask_kernel(struct waiter *w, int64_t ns)
 	/* Nothing but stale events, and as many as fit: others may wait behind them. */
 	if (n == max && kept == 0)
 		epoll_reconcile(s, w->ep);
+	*full = n == max;
 	errno = saved;
 	return n < 0 ? n : kept;
+}
+
+/* Ask the kernel; with the lock, which is given up while it sleeps. -1 and errno, or how many more events there are. */
+static int ask_kernel(struct waiter *w, int64_t ns)
+{
+	bool full;
+	int all = ask_once(w, ns, &full), n = all;
+
+	/* More were ready than it is asked for at a time, and the program wants them. Those that it has told of come last. */
+	while (n > 0 && full && w->n < w->max) {
+		n = ask_once(w, 0, &full);
+		all += n > 0 ? n : 0;
+	}
+	w->s->kernel_had = all > 0;
+	return all;
 }
 
 /* --- waiting */
@@ -647,6 +676,16 @@ static bool let_others(struct waiter *w)
 	return !is_closed(w);
 }
 
+/* Would they find no room behind what the kernel has? Then before, unless that may have been sent before. */
+static bool lanes_come_first(struct waiter *w)
+{
+	struct epoll_set *s = w->s;
+
+	if (w->max > (int)s->hots && s->crowded == 0)
+		return false;
+	return !any_moved(s) || s->crowded > CROWDED;
+}
+
 /* Lanes, and the kernel if it is due. Where not all find room each side comes first in turn; but not what may have been
  * sent behind the other's. */
 static int look_around_once(struct waiter *w)
@@ -654,9 +693,10 @@ static int look_around_once(struct waiter *w)
 	struct epoll_set *s = w->s;
 	bool due = kernel_is_due(s);
 
-	s->kernel_last = due && w->max <= (int)s->hots && !s->kernel_last && !any_moved(s);
+	s->kernel_last = due && !s->kernel_last && lanes_come_first(w);
 	if (due && !s->kernel_last && ask_kernel(w, 0) < 0)
 		return -1;
+	s->crowded = !s->kernel_last && w->n == w->max ? s->crowded + 1 : 0;
 	if (look_closely(w) < 0)
 		return -1;
 	if (s->kernel_last && w->n < w->max && !w->asked && ask_kernel(w, 0) < 0)

@@ -13,9 +13,6 @@
 
 void __chk_fail(void) __attribute__((noreturn));
 
-/* So many events are told at most by one call: as much of the program's memory is looked at. */
-#define EVENTS_MOST 512
-
 /* --- poll */
 
 /* What the kernel would refuse it shall refuse: a list of this size is no list. */
@@ -94,7 +91,8 @@ static inline bool wait_in(int ep, struct epoll_event *events, int max, int64_t 
 	if ((unsigned)max - 1 >= INT_MAX / sizeof(*events) || !epoll_of(ep) ||
 	    !poll_good_mask(mask))
 		return false;
-	max = (int)min_u32((uint32_t)max, EVENTS_MOST);
+	/* So much of the program's memory is looked at. */
+	max = (int)min_u32((uint32_t)max, epoll_most(ep));
 	if (!user_writable(events, (size_t)max * sizeof(*events)))
 		return wait_in_part(ep, events, max, ns, mask, result);
 	return epoll_wait_for(ep, events, max, ns, mask, result);
