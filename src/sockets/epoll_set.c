@@ -153,7 +153,10 @@ static void wipe(struct epoll_set *s)
 		memset(was.by_fd, 0, was.capacity * sizeof(*was.by_fd));
 		memset(was.by_data, 0, was.capacity * sizeof(*was.by_data));
 	}
-	memset(&s->next_free, 0, sizeof(*s) - offsetof(struct epoll_set, next_free));
+	/* In words: somebody may still look. */
+	for (size_t i = offsetof(struct epoll_set, next_free); i < sizeof(*s);
+	     i += sizeof(uint32_t))
+		__atomic_store_n((uint32_t *)((char *)s + i), 0, __ATOMIC_RELAXED);
 	if (was.member)
 		lay_out(s, was.member, was.capacity);
 }
