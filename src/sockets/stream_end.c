@@ -23,7 +23,7 @@
 
 /* How long a step down before another program goes on with the socket waits for the peer to send unread octets again. A
  * peer that sleeps in a call of ours looks every 20 ms. */
-#define RECALL_NS  NSEC_PER_SEC
+#define RECALL_NS  (200 * NSEC_PER_MSEC)
 #define RECALL_NAP (500 * 1000)
 #define LEAVE_NS   (10 * NSEC_PER_MSEC)
 #define LEAVE_NAP  20000
