@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- *   threads SEED             a random program with threads, see threads.h
- *   threads --plan SEED      what its threads will try
+ *   threads SEED [-raw] [+bad]...     a random program with threads, see threads.h
+ *   threads --plan SEED ...           what its threads will try
  *
+ * A word takes something away that the seed may do, or adds it; the plan is another one then.
  * Prints broken promises, and at the end how to see them again.
  */
 #include <arpa/inet.h>
@@ -127,13 +128,18 @@ static void play(void)
 int main(int argc, char **argv)
 {
 	bool plan = argc > 1 && strcmp(argv[1], "--plan") == 0;
-	const char *seed = argv[argc > 1 ? argc - 1 : 0];
+	int at = plan ? 2 : 1;
 
 	if (argc > 1 && strcmp(argv[1], "heir") == 0)
 		return odd_heir(argc - 2, argv + 2);
 	watch_open(LIMIT_S);
 	world = watch_share(sizeof(*world));
-	plan_seed(argc > 1 ? strtoull(seed, NULL, 0) : 1, world);
+	plan_seed(argc > at ? strtoull(argv[at], NULL, 0) : 1, world);
+	for (int i = at + 1; i < argc; i++)
+		if (!plan_change(argv[i])) {
+			fprintf(stderr, "threads: what is '%s'?\n", argv[i]);
+			return 2;
+		}
 	if (plan) {
 		plan_print();
 		return 0;

@@ -240,6 +240,8 @@ struct act {
 };
 
 void plan_seed(uint64_t seed, struct world *w);
+/* "-raw", "+bad": false: no such thing. */
+bool plan_change(const char *word);
 void plan_act(struct random *r, struct act *a);
 const char *plan_name(enum deed deed);
 void plan_print(void);

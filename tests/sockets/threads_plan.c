@@ -4,6 +4,7 @@
  * moment, what is tried does not.
  */
 #include <stdio.h>
+#include <string.h>
 #include <sys/socket.h>
 
 #include "threads.h"
@@ -65,6 +66,20 @@ void plan_seed(uint64_t seed, struct world *w)
 	w->slots = 2 + (int)random_below(&r, MAX_SLOTS - 1);
 	w->sets = 1 + (int)random_below(&r, MAX_SETS);
 	w->steps = 100 + (int)random_below(&r, 300);
+}
+
+bool plan_change(const char *word)
+{
+	for (int i = 0; i < MAY_BITS; i++) {
+		if (strcmp(word + 1, may_names[i]) != 0)
+			continue;
+		if (word[0] == '-')
+			world->may &= ~(1u << i);
+		else
+			world->may |= 1u << i;
+		return word[0] == '-' || word[0] == '+';
+	}
+	return false;
 }
 
 static bool allowed(enum deed deed)
