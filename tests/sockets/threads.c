@@ -128,7 +128,8 @@ static void play(void)
 int main(int argc, char **argv)
 {
 	bool plan = argc > 1 && strcmp(argv[1], "--plan") == 0;
-	int at = plan ? 2 : 1;
+	char words[100] = "";
+	int at = plan ? 2 : 1, n = 0;
 
 	if (argc > 1 && strcmp(argv[1], "heir") == 0)
 		return odd_heir(argc - 2, argv + 2);
@@ -139,6 +140,8 @@ int main(int argc, char **argv)
 		if (!plan_change(argv[i])) {
 			fprintf(stderr, "threads: what is '%s'?\n", argv[i]);
 			return 2;
+		} else if (n < (int)sizeof(words) - 20) {
+			n += snprintf(words + n, sizeof(words) - (size_t)n, " %s", argv[i]);
 		}
 	if (plan) {
 		plan_print();
@@ -150,5 +153,5 @@ int main(int argc, char **argv)
 		judge();
 	watch_say("%u calls, %u connections", atomic_load(&world->calls),
 		  atomic_load(&world->conns));
-	return watch_verdict("%s %llu", argv[0], (unsigned long long)world->seed);
+	return watch_verdict("%s %llu%s", argv[0], (unsigned long long)world->seed, words);
 }
