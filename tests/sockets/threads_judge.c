@@ -353,64 +353,99 @@ static uint64_t holes(unsigned conn, uint64_t *where)
 
 /* Fewer octets are found anywhere: these count as thrown away. */
 #define CLEAR  3
-#define BREAKS 3
+#define BREAKS 4
+
+static void mark(unsigned conn, uint64_t at, size_t n, bool read)
+{
+	for (uint64_t i = at; i < at + n; i++)
+		if (read)
+			atomic_fetch_or(&world->read[conn][i / 64], 1ull << i % 64);
+		else
+			atomic_fetch_and(&world->read[conn][i / 64], ~(1ull << i % 64));
+}
 
 /* Somewhere among what was sent and not otherwise read there is room for these few octets. */
-static bool fits(const uint8_t *octets, size_t n, unsigned conn)
+static bool fits(const uint8_t *octets, size_t n, unsigned conn, uint64_t *where)
 {
-	uint64_t sent = atomic_load(&world->conn[conn].sent);
+	uint64_t sent = atomic_load(&world->conn[conn].sent), middle;
 
 	for (uint64_t at = 0; at + n <= sent; at++) {
-		if (at % 64 == 0 && !~atomic_load(&world->read[conn][at / 64])) {
+		/* At the edges an octet may have been taken for one of the neighbours. */
+		middle = at + n / 2;
+		if (middle % 64 == 0 && !~atomic_load(&world->read[conn][middle / 64])) {
 			at += 63;
 			continue;
 		}
-		/* At the edges an octet may have been taken for one of the neighbours. */
-		if (was_read(conn, at + n / 2) || cells_match(conn, at, octets, n) < n)
+		if (was_read(conn, middle) || cells_match(conn, at, octets, n) < n)
 			continue;
-		for (uint64_t i = at; i < at + n; i++)
-			atomic_fetch_or(&world->read[conn][i / 64], 1ull << i % 64);
+		mark(conn, at, n, true);
+		*where = at;
 		return true;
 	}
 	return false;
 }
 
+/* The connection in which they have found their place; -1: none. */
+static int find_place(const uint8_t *octets, size_t n, const conn_set set, uint64_t *at)
+{
+	for (unsigned i = 0; i < atomic_load(&world->conns); i++)
+		if (set[i] && fits(octets, n, i, at))
+			return (int)i;
+	return -1;
+}
+
 /* breaks: another thread may so often have read what was between them. */
 static bool fits_any(const uint8_t *octets, size_t n, const conn_set set, int breaks)
 {
-	bool found = false;
+	uint64_t at = 0;
+	int conn;
 
 	if (n < CLEAR) {
 		atomic_fetch_add(&world->thrown, n);
 		return true;
 	}
-	for (unsigned i = 0; i < atomic_load(&world->conns) && !found; i++)
-		found = set[i] && fits(octets, n, i);
-	for (size_t k = n - 1; k > 0 && !found && breaks; k--)
-		found = fits_any(octets, k, set, 0) && fits_any(octets + k, n - k, set, breaks - 1);
-	return found;
+	if (find_place(octets, n, set, &at) >= 0)
+		return true;
+	for (size_t k = n - 1; k > 0 && breaks; k--) {
+		conn = k < CLEAR ? -1 : find_place(octets, k, set, &at);
+		if (conn < 0 && k >= CLEAR)
+			continue;
+		if (fits_any(octets + k, n - k, set, breaks - 1)) {
+			atomic_fetch_add(&world->thrown, conn < 0 ? k : 0);
+			return true;
+		}
+		if (conn >= 0)
+			mark((unsigned)conn, at, k, false);
+	}
+	return false;
 }
 
-static void judge_crumb(const struct crumb *b)
+/* Whether the octets of the crumb are of a connection that the number was of. */
+static bool judge_crumb(const struct crumb *b)
 {
-	struct call *c = &world->call[b->call];
 	conn_set set;
 
-	gather_call(c, set);
-	if (!fits_any(b->octets, b->n, set, BREAKS))
-		watch_bad("%s on %d read %d octets that are of no connection it was of", c->what,
-			  c->number, b->n);
+	gather_call(&world->call[b->call], set);
+	return fits_any(b->octets, b->n, set, BREAKS);
 }
 
 /* The long ones first: they have fewer places. */
 static void judge_crumbs(void)
 {
-	unsigned n = atomic_load(&world->crumbs);
+	unsigned n = atomic_load(&world->crumbs), homeless = 0;
+	struct call *last = NULL;
 
 	for (int len = CRUMB_MAX; len > 0; len--)
 		for (unsigned i = 0; i < n && i < MAX_CRUMBS; i++)
-			if (world->crumb[i].n == len)
-				judge_crumb(&world->crumb[i]);
+			if (world->crumb[i].n == len && !judge_crumb(&world->crumb[i])) {
+				last = &world->call[world->crumb[i].call];
+				homeless++;
+			}
+	/* By chance a wrong place may have been taken for one of them. */
+	if (homeless > 1)
+		watch_bad("%u times few octets were read that are of no connection the number was "
+			  "of, at last by %s on %d",
+			  homeless, last->what, last->number);
 }
 
 void judge(void)
