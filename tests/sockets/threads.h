@@ -278,6 +278,8 @@ void wild_put(atomic_int *slot, int number);
 void data_send(struct wild *w, const struct act *a);
 void data_recv(struct wild *w, const struct act *a);
 void data_arrive(struct wild *w, const struct act *a);
+/* What a call that was broken off has left there is not for the next. */
+void data_empty_pipe(const struct wild *w);
 /* threads_waits.c */
 void waits_poll(struct wild *w, const struct act *a);
 void waits_epoll(struct wild *w, const struct act *a);

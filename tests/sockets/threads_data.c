@@ -121,7 +121,7 @@ static ssize_t by_file(struct move *m, bool raw)
 		   : sendfile(m->fd, w->file, place, m->len);
 }
 
-static void empty_pipe(const struct wild *w)
+void data_empty_pipe(const struct wild *w)
 {
 	uint8_t scratch[4096];
 	int err = errno;
@@ -142,7 +142,7 @@ static ssize_t by_pipe(struct move *m, bool raw)
 		watch_die("no room in the pipe: %s", stage_errno(errno));
 	n = raw ? syscall(SYS_splice, m->w->pipe[0], NULL, m->fd, NULL, m->len, flags)
 		: splice(m->w->pipe[0], NULL, m->fd, NULL, m->len, flags);
-	empty_pipe(m->w);
+	data_empty_pipe(m->w);
 	return n;
 }
 

@@ -73,6 +73,7 @@ void odd_cancel(struct wild *w, const struct act *a)
 	pthread_cancel(thread);
 	pthread_join(thread, &end);
 	watch_end();
+	data_empty_pipe(v.w);
 	c = v.w->now;
 	v.w->now = NULL;
 	if (!c || atomic_load(&c->end))
