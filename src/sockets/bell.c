@@ -136,8 +136,11 @@ bool bell_ring_own(void)
 void bell_heard(void)
 {
 	/* Each ring is an edge, whether it is empty or not; but one that is full cannot be rung. */
-	if (atomic_fetch_add_explicit(&heard, 1, memory_order_relaxed) % STILL_EVERY == 0)
-		bell_still();
+	if (atomic_fetch_add_explicit(&heard, 1, memory_order_relaxed) % STILL_EVERY != 0)
+		return;
+	bell_still();
+	/* Other sets of this process may have been rung and not have looked yet: they would find it empty, and sleep on. */
+	pull(bell_rope());
 }
 
 void bell_still(void)

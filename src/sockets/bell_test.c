@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -150,6 +151,27 @@ static void own_bell_rings_when_a_peer_has_filled_it(void **st)
 	process_drop(OUR_ROPE);
 }
 
+static void every_set_hears_it_when_another_has_heard_it_before(void **st)
+{
+	struct epoll_event ev = { .events = EPOLLIN | EPOLLET };
+	int set[2];
+
+	for (int i = 0; i < 2; i++) {
+		set[i] = epoll_create1(EPOLL_CLOEXEC);
+		assert_int_equal(epoll_ctl(set[i], EPOLL_CTL_ADD, bell_own(), &ev), 0);
+	}
+	for (int i = 0; i < 5000; i++) {
+		assert_true(bell_ring_own());
+		for (int k = 0; k < 2; k++) {
+			assert_int_equal(epoll_wait(set[(i + k) % 2], &ev, 1, 0), 1);
+			bell_heard();
+		}
+	}
+	close(set[0]);
+	close(set[1]);
+	process_drop(OUR_BELL);
+}
+
 static void other_things_are_refused_and_closed(void **st)
 {
 	int ends[2], fds[8], n = 0;
@@ -281,6 +303,7 @@ int main(void)
 		cmocka_unit_test(bell_is_kept_until_it_is_given_back),
 		cmocka_unit_test(ringing_never_waits_when_the_peer_is_hostile),
 		cmocka_unit_test(own_bell_rings_when_a_peer_has_filled_it),
+		cmocka_unit_test(every_set_hears_it_when_another_has_heard_it_before),
 		cmocka_unit_test(other_things_are_refused_and_closed),
 		cmocka_unit_test(bell_is_shared_when_the_mailbox_is_the_same),
 		cmocka_unit_test(bells_are_refused_when_there_are_too_many),
