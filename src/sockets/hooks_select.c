@@ -253,6 +253,7 @@ static int select_for(struct wish w, const struct poll_call *limits)
 	uint64_t start = k.timeout > 0 ? clock_now() : 0;
 	int result, ready = 0;
 
+	l.mapped = 0; /* cancellation may come from here on */
 	if (w.n > FD_SETSIZE)
 		w.n = table_size(w.n);
 	if (!list_make(&l, &w)) {
