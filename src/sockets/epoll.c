@@ -176,6 +176,7 @@ void epoll_find_lanes(struct epoll_set *s, int ep)
 static void wish(struct epoll_set *s, struct member *m, const struct epoll_event *event)
 {
 	m->wish = *event;
+	m->changed = ++s->changes;
 	m->gone = false;
 	m->disarmed = false;
 	m->fresh = true;

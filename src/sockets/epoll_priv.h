@@ -22,6 +22,7 @@ struct member {
 	uint32_t told_refused; /* rec->tx_refused when writability was last reported */
 	uint32_t told_unread;  /* octets on the carrier then */
 	uint32_t stamp;        /* order_of() what was last reported */
+	uint64_t changed;      /* which change the program's last one was */
 	bool laned;
 	bool hot;    /* in the list of lanes to look at */
 	bool cold;   /* in the list of those that stir when their peer does something */
@@ -63,6 +64,7 @@ struct epoll_set {
 	int ep;                    /* one of its descriptors */
 	uint32_t refs;             /* descriptors */
 	uint64_t calls;
+	uint64_t changes; /* by the program, of its members */
 	uint32_t seen_lanes;
 	uint32_t seen_refusals;
 	uint32_t turn; /* where the next look begins, for fairness */

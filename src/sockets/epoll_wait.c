@@ -43,10 +43,11 @@ struct waiter {
 	int ep;
 	struct epoll_event *events;
 	int max;
-	int n;         /* events found */
-	uint64_t call; /* which call this is */
-	bool asked;    /* the kernel was asked in this call */
-	bool ask;      /* something was found that may have been sent behind what the kernel has */
+	int n;            /* events found */
+	uint64_t call;    /* which call this is */
+	uint64_t changes; /* of the set, when the kernel was last asked */
+	bool asked;       /* the kernel was asked in this call */
+	bool ask; /* something was found that may have been sent behind what the kernel has */
 	int64_t timeout;
 	uint64_t start;
 	const sigset_t *mask;
@@ -261,6 +262,12 @@ static void add_lane(struct waiter *w, struct member *m, struct epoll_event *eve
 	note_told(w, m, event->events, seen);
 }
 
+/* The kernel did not know what the program wishes; or said so before that, and another thread has taken what there was. */
+static bool is_stale(const struct waiter *w, const struct member *m)
+{
+	return m->dirty || m->changed > w->changes;
+}
+
 /* An event of a member, as the program is to see it. */
 static bool translate(struct waiter *w, struct member *m, struct epoll_event *event)
 {
@@ -279,7 +286,7 @@ static bool translate(struct waiter *w, struct member *m, struct epoll_event *ev
 					      (m->wish.events | EPOLLERR | EPOLLHUP);
 		return false;
 	}
-	if (m->dirty) {
+	if (is_stale(w, m)) {
 		event->events = ask_carrier(m);
 		event->data = m->wish.data;
 		by_kernel = false;
@@ -409,6 +416,7 @@ static int ask_once(struct waiter *w, int64_t ns, bool *full)
 
 	s->looked = clock_now();
 	s->clock = order_now();
+	w->changes = s->changes;
 	n = ns == 0 ? ask_for(w->ep, found, max, 0, w->mask) : sleep_for(w, found, max, ns);
 	saved = errno;
 	for (int i = 0; i < n; i++) {
