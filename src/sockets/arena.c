@@ -275,6 +275,17 @@ bool arena_attach(struct arena *a, uint32_t lane)
 	return ok;
 }
 
+bool arena_has(const struct arena *a, uint32_t lane, uint32_t side, uint64_t cookie)
+{
+	bool has;
+
+	if (!rec_lock_take(&lock))
+		return true; /* a signal handler: nothing has changed */
+	has = a->memory && atomic_load(&a->memory->lane[lane].cookie[side]) == cookie;
+	rec_lock_give(&lock);
+	return has;
+}
+
 void arena_give(struct arena *a, uint32_t lane, uint32_t side)
 {
 	if (!rec_lock_take(&lock)) {

@@ -65,6 +65,8 @@ void arena_set_bell(struct arena *a, uint64_t mailbox, int fd);
 struct arena *arena_made_for(uint64_t id, pid_t peer);
 /* Take the lane that the maker named. */
 bool arena_attach(struct arena *a, uint32_t lane);
+/* Is it the lane of this socket? */
+bool arena_has(const struct arena *a, uint32_t lane, uint32_t side, uint64_t cookie);
 /* Let go of a lane. */
 void arena_give(struct arena *a, uint32_t lane, uint32_t side);
 /* Around a fork, in the parent. */

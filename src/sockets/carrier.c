@@ -60,25 +60,21 @@ void carrier_narrow(int fd, const struct carrier_room *was)
 
 bool carrier_put_all(int fd, const struct iovec *piece, int n, bool *broken)
 {
+	struct msghdr msg = { .msg_iov = (struct iovec *)piece, .msg_iovlen = (size_t)n };
 	struct carrier_room was;
 	size_t total = 0;
-	bool ok = true;
+	ssize_t sent;
 
 	*broken = false;
 	for (int i = 0; i < n; i++)
 		total += piece[i].iov_len;
 	if (!carrier_widen(fd, total, &was))
 		return false;
-	for (int i = 0; i < n && ok; i++) {
-		ssize_t sent = real(send)(fd, piece[i].iov_base, piece[i].iov_len,
-					  MSG_NOSIGNAL | MSG_DONTWAIT);
-
-		ok = sent == (ssize_t)piece[i].iov_len;
-		/* One that is shut for sending takes nothing at all. */
-		*broken = !ok && (i > 0 || sent > 0);
-	}
+	/* In one call: nobody can shut it between two. */
+	sent = real(sendmsg)(fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+	*broken = sent > 0 && (size_t)sent != total;
 	carrier_narrow(fd, &was);
-	return ok;
+	return sent == (ssize_t)total;
 }
 
 bool carrier_has_room(int fd)

@@ -174,10 +174,15 @@ HOOK int accept4(int fd, struct sockaddr *restrict from, socklen_t *restrict siz
 
 HOOK int shutdown(int fd, int how)
 {
-	struct rec *r = sock_live(fd);
+	int result = STREAM_AGAIN;
 
 	order_tick();
-	return r ? stream_shutdown(r, fd, how) : real(shutdown)(fd, how);
+	while (result == STREAM_AGAIN) {
+		struct rec *r = sock_live(fd);
+
+		result = r ? stream_shutdown(r, fd, how) : real(shutdown)(fd, how);
+	}
+	return result;
 }
 
 void hook_closing(int fd)
@@ -319,12 +324,16 @@ static bool is_hidden(int fd)
 
 HOOK int dup(int fd)
 {
-	int copy = is_hidden(fd) ? -1 : real(dup)(fd);
+	struct sock_copy c;
+	int copy;
 
-	if (copy >= 0) {
+	if (is_hidden(fd))
+		return -1;
+	sock_copy_begins(&c, fd, -1);
+	copy = real(dup)(fd);
+	if (copy >= 0)
 		epoll_duplicated(fd, copy);
-		sock_duplicated(fd, copy);
-	}
+	sock_copy_ends(&c, fd, copy);
 	return copy;
 }
 
@@ -342,50 +351,69 @@ static void replacing(int from, int to)
 
 HOOK int dup2(int from, int to)
 {
+	struct sock_copy c;
 	int result;
 
 	if (is_hidden(from))
 		return -1;
+	if (from == to)
+		return real(dup2)(from, to);
 	replacing(from, to);
+	sock_copy_begins(&c, from, to);
 	result = real(dup2)(from, to);
 	if (result < 0)
 		sock_closed(to);
-	if (result >= 0 && from != to) {
+	else
 		epoll_duplicated(from, to);
-		sock_duplicated(from, to);
-	}
+	sock_copy_ends(&c, from, result);
 	return result;
 }
 
 HOOK int dup3(int from, int to, int flags)
 {
+	struct sock_copy c;
 	int result;
 
 	if (is_hidden(from))
 		return -1;
-	if (!(flags & ~O_CLOEXEC))
-		replacing(from, to);
+	if (from == to || (flags & ~O_CLOEXEC))
+		return real(dup3)(from, to, flags);
+	replacing(from, to);
+	sock_copy_begins(&c, from, to);
 	result = real(dup3)(from, to, flags);
 	if (result < 0)
 		sock_closed(to);
-	if (result >= 0) {
+	else
 		epoll_duplicated(from, to);
-		sock_duplicated(from, to);
-	}
+	sock_copy_ends(&c, from, result);
 	return result;
+}
+
+static int copy_from(int fd, int command, void *argument)
+{
+	struct sock_copy c;
+	int copy;
+
+	sock_copy_begins(&c, fd, -1);
+	copy = real(fcntl)(fd, command, argument);
+	if (copy >= 0)
+		epoll_duplicated(fd, copy);
+	sock_copy_ends(&c, fd, copy);
+	return copy;
 }
 
 static int do_fcntl(int fd, int command, void *argument)
 {
-	int result = is_hidden(fd) ? -1 : real(fcntl)(fd, command, argument);
-	struct rec *r;
+	struct rec *r = command == F_SETFL ? sock_of(fd) : NULL;
+	int result;
 
-	if (result < 0)
-		return result;
-	if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) {
-		epoll_duplicated(fd, result);
-		sock_duplicated(fd, result);
-	} else if (command == F_SETFL && (r = sock_of(fd)) != NULL) {
+	if (is_hidden(fd))
+		return -1;
+	if (command == F_DUPFD || command == F_DUPFD_CLOEXEC)
+		return copy_from(fd, command, argument);
+	result = real(fcntl)(fd, command, argument);
+	/* Not if it has become another one meanwhile. */
+	if (result >= 0 && r && sock_at(fd) == r) {
 		if ((long)argument & O_NONBLOCK)
 			atomic_fetch_or(&r->flags, REC_NONBLOCK);
 		else

@@ -67,22 +67,29 @@ static struct rec *send_live(int fd, int flags)
 	return NULL;
 }
 
-static void after_receive(struct rec *r, int fd, ssize_t n, int flags)
+static void after_receive(struct raw_call *c, int fd, ssize_t n, int flags)
 {
 	int saved = errno;
 
 	order_tick();
-	stream_after_receive(r, fd, n, flags);
+	stream_after_receive(c, fd, n, flags);
 	errno = saved;
 }
 
-static void after_send(struct rec *r, int fd, ssize_t n, int flags)
+static void after_send(struct raw_call *c, int fd, ssize_t n, int flags)
 {
 	int saved = errno;
 
 	order_tick();
-	stream_after_send(r, fd, n, flags);
+	stream_after_send(c, fd, n, flags);
 	errno = saved;
+}
+
+static enum stream_kind before_receive(struct raw_call *c, struct rec *r, int fd, int flags)
+{
+	if (r && sock_has_lane(r))
+		return STREAM_OURS;
+	return flags & RECEIVE_PLAIN ? STREAM_PLAIN : stream_before_receive(c, r, fd);
 }
 
 /* `plain` is the real call; it runs when the octets come from the kernel alone. */
@@ -90,14 +97,13 @@ static void after_send(struct rec *r, int fd, ssize_t n, int flags)
 	({                                                                             \
 		ssize_t n_ = STREAM_AGAIN;                                             \
 		while (n_ == STREAM_AGAIN) {                                           \
+			struct raw_call c_ __attribute__((cleanup(raw_ends))) = { 0 }; \
 			struct rec *r_ = (flags)&RECEIVE_PLAIN ? NULL : sock_live(fd); \
-			if (!r_) {                                                     \
+			enum stream_kind kind_ = before_receive(&c_, r_, fd, flags);   \
+			if (kind_ == STREAM_PLAIN) {                                   \
 				n_ = plain;                                            \
-				order_tick();                                          \
-			} else if (stream_before_receive(r_, fd) == STREAM_PLAIN) {    \
-				n_ = plain;                                            \
-				after_receive(r_, fd, n_, flags);                      \
-			} else {                                                       \
+				after_receive(&c_, fd, n_, flags);                     \
+			} else if (kind_ == STREAM_OURS) {                             \
 				n_ = ours_receive(r_, fd, iov, count, flags);          \
 			}                                                              \
 		}                                                                      \
@@ -108,17 +114,19 @@ static void after_send(struct rec *r, int fd, ssize_t n, int flags)
 	({                                                                             \
 		ssize_t n_ = STREAM_AGAIN;                                             \
 		while (n_ == STREAM_AGAIN) {                                           \
+			struct raw_call c_ __attribute__((cleanup(raw_ends))) = { 0 }; \
 			struct rec *r_ = send_live(fd, flags);                         \
-			if (!r_) {                                                     \
-				n_ = plain;                                            \
-				order_tick();                                          \
-			} else if ((size) > STEP && !sock_has_lane(r_)) {              \
-				n_ = ours_begin(r_, fd, iov, count, flags);            \
-			} else if (stream_before_send(r_, fd, size) == STREAM_PLAIN) { \
-				n_ = plain;                                            \
-				after_send(r_, fd, n_, flags);                         \
-			} else {                                                       \
+			enum stream_kind kind_ = STREAM_OURS;                          \
+			if (r_ && sock_has_lane(r_)) {                                 \
 				n_ = ours_send(r_, fd, iov, count, flags);             \
+			} else if (r_ && (size) > STEP) {                              \
+				n_ = ours_begin(r_, fd, iov, count, flags);            \
+			} else {                                                       \
+				kind_ = stream_before_send(&c_, r_, fd, size);         \
+			}                                                              \
+			if (kind_ == STREAM_PLAIN) {                                   \
+				n_ = plain;                                            \
+				after_send(&c_, fd, n_, flags);                        \
 			}                                                              \
 		}                                                                      \
 		n_;                                                                    \
@@ -430,6 +438,7 @@ static void look_through(const struct mmsghdr *v, int n)
 
 HOOK int recvmmsg(int fd, struct mmsghdr *v, unsigned int n, int flags, struct timespec *limit)
 {
+	struct raw_call c __attribute__((cleanup(raw_ends))) = { 0 };
 	struct rec *r = sock_live(fd);
 	int got;
 
@@ -440,16 +449,22 @@ HOOK int recvmmsg(int fd, struct mmsghdr *v, unsigned int n, int flags, struct t
 			look_through(v, got);
 		return got;
 	}
-	if (stream_before_receive(r, fd) == STREAM_OURS) {
-		if (!sock_keep(r, fd))
-			return recvmmsg(fd, v, n, flags, limit);
-		got = receive_many(r, fd, v, n, flags, limit);
-		sock_release(r);
+	switch (before_receive(&c, r, fd, flags & ~RECEIVE_PLAIN)) {
+	case STREAM_PLAIN:
+		got = real(recvmmsg)(fd, v, n, flags, limit);
+		after_receive(&c, fd, got > 0 ? v[0].msg_len : 0, flags);
 		return got;
+	case STREAM_OURS:
+		if (sock_keep(r, fd)) {
+			got = receive_many(r, fd, v, n, flags, limit);
+			sock_release(r);
+			return got;
+		}
+		break;
+	default: break;
 	}
-	got = real(recvmmsg)(fd, v, n, flags, limit);
-	after_receive(r, fd, got > 0 ? v[0].msg_len : 0, flags);
-	return got;
+	raw_ends(&c);
+	return recvmmsg(fd, v, n, flags, limit);
 }
 
 /* Those that are there; with others the kernel ends the call. */
@@ -595,13 +610,16 @@ HOOK ssize_t sendfile(int fd, int from, off_t *offset, size_t n)
 	if (source)
 		sock_pin(source, from, why_act(WHY_ACT_SENDFILE));
 	while (sent == STREAM_AGAIN) {
+		struct raw_call c __attribute__((cleanup(raw_ends))) = { 0 };
+
 		r = sock_live(fd);
-		if (!r || n == 0 || (offset && !user_writable(offset, sizeof(*offset)))) {
+		if (r && (n == 0 || (offset && !user_writable(offset, sizeof(*offset))))) {
 			sent = real(sendfile)(fd, from, offset, n);
-		} else if (!sock_has_lane(r) && n <= STEP &&
-			   stream_before_send(r, fd, n) == STREAM_PLAIN) {
+		} else if (!r || (!sock_has_lane(r) && n <= STEP)) {
+			if (stream_before_send(&c, r, fd, n) != STREAM_PLAIN)
+				continue;
 			sent = real(sendfile)(fd, from, offset, n);
-			after_send(r, fd, sent, 0);
+			after_send(&c, fd, sent, 0);
 		} else if (!is_file(from)) {
 			sock_pin(r, fd, why_act(WHY_ACT_SENDFILE));
 			sent = real(sendfile)(fd, from, offset, n);
@@ -640,7 +658,7 @@ static ssize_t pour(void *arg, const void *octets, size_t n)
 }
 
 /* Once, with a way of its own. */
-static ssize_t pour_once(struct rec *r, int in, int out, size_t n, unsigned int flags)
+static ssize_t pour_once(struct rec *r, int *in, int out, size_t n, unsigned int flags)
 {
 	char buf[FILE_STEP];
 	struct iovec iov = one(buf, min_size(n, sizeof(buf)));
@@ -661,7 +679,10 @@ static ssize_t splice_out(struct rec *r, int in, int out, size_t n, unsigned int
 	struct pollfd p = { .fd = out, .events = POLLOUT };
 
 	for (;;) {
-		ssize_t moved = pour_once(r, in, out, n, flags);
+		ssize_t moved = pour_once(r, &in, out, n, flags);
+
+		if (moved == STREAM_AGAIN)
+			return real(splice)(in, NULL, out, NULL, n, flags);
 
 		if (moved >= 0 || errno != EAGAIN || (flags & SPLICE_F_NONBLOCK))
 			return moved;

@@ -17,6 +17,7 @@
 #include "sockets/meet.h"
 #include "sockets/ops_lane.h"
 #include "sockets/process.h"
+#include "sockets/raw.h"
 #include "sockets/real.h"
 #include "sockets/report.h"
 #include "sockets/sock.h"
@@ -127,6 +128,7 @@ static void become_child(bool counted)
 	meet_forked();
 	epoll_forked();
 	stream_forked();
+	raw_forked();
 	sock_forked(counted);
 	epoll_forked_keeps();
 	family_forked();
@@ -268,12 +270,16 @@ bool process_is_self(void)
 
 int process_copy(int fd)
 {
-	struct rlimit limit;
-	int base = OUR_BASE;
+	struct rlimit limit = { 0 };
+	int copy = -1;
 
-	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < OUR_BASE + 64)
-		base = limit.rlim_cur > 128 ? (int)limit.rlim_cur - 64 : (int)limit.rlim_cur / 2;
-	return real(fcntl)(fd, F_DUPFD_CLOEXEC, base);
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= OUR_BASE + 64)
+		return real(fcntl)(fd, F_DUPFD_CLOEXEC, OUR_BASE);
+	/* As high as can be: a program may use a number that it has closed, and must not meet ours. */
+	errno = EMFILE;
+	for (int base = (int)limit.rlim_cur - 1; copy < 0 && errno == EMFILE && base > 0; base--)
+		copy = real(fcntl)(fd, F_DUPFD_CLOEXEC, base);
+	return copy;
 }
 
 int process_kept_or(enum process_fd which, int (*make)(void))

@@ -11,6 +11,7 @@
 #include "sockets/family.h"
 #include "sockets/meet.h"
 #include "sockets/process.h"
+#include "sockets/raw.h"
 #include "sockets/real.h"
 #include "sockets/report.h"
 #include "sockets/sock.h"
@@ -306,43 +307,116 @@ static struct rec *outwait_closing(int fd)
 	return sock_is_rec(r) ? r : NULL;
 }
 
+_Atomic uint32_t sock_copies;
+static __thread bool copying THREAD_LOCAL_FAST;
+
+struct rec *sock_outwait_copies(int fd)
+{
+	uint64_t end = clock_now() + GATE_NS;
+	struct rec *r;
+
+	/* This very thread makes one, and a signal handler came between: it can only be something else. */
+	while (!sock_is_rec(r = sock_at(fd)) && !copying && atomic_load(&sock_copies) > 0 &&
+	       clock_now() < end)
+		sched_yield();
+	if (sock_is_rec(r))
+		return r;
+	return r == SOCK_OTHER || (unsigned)fd >= SOCK_FDS || copying ? NULL : sock_probe(fd);
+}
+
+static uint64_t cookie_of(int fd)
+{
+	uint64_t cookie = 0;
+	socklen_t size = sizeof(cookie);
+
+	return real(getsockopt)(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0 ? cookie : 0;
+}
+
+/* Only one that has a name has a lane. */
+static bool is_named(const struct rec *r, uint64_t cookie)
+{
+	return sock_flag(r, REC_NAMED) && r->cookie == cookie;
+}
+
+bool sock_is(struct rec *r, int fd)
+{
+	return is_named(r, cookie_of(fd));
+}
+
+/* A number that nobody saw come may be another one of a socket that has a lane. Kept, or NULL. */
+static struct rec *find_twin(int fd)
+{
+	int high = sock_highest();
+	uint64_t cookie = high < 0 ? 0 : cookie_of(fd);
+
+	for (int i = 0; i <= high && cookie; i++) {
+		struct rec *r = sock_at(i);
+
+		if (sock_is_rec(r) && is_named(r, cookie) && sock_keep(r, i))
+			return r;
+	}
+	return NULL;
+}
+
+static void enter_copy(struct rec *r, int to);
+
+/* 0: it is a TCP socket; or errno. */
+static int ask_kernel(int fd, int *domain, bool *listens)
+{
+	int type = 0, protocol = 0, accepts = 0;
+	socklen_t size = sizeof(int);
+
+	if (real(getsockopt)(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) != 0)
+		return errno;
+	real(getsockopt)(fd, SOL_SOCKET, SO_DOMAIN, domain, &size);
+	real(getsockopt)(fd, SOL_SOCKET, SO_TYPE, &type, &size);
+	real(getsockopt)(fd, SOL_SOCKET, SO_ACCEPTCONN, &accepts, &size);
+	*listens = accepts;
+	return protocol == IPPROTO_TCP && type == SOCK_STREAM &&
+			       (*domain == AF_INET || *domain == AF_INET6)
+		       ? 0
+		       : EPROTOTYPE;
+}
+
+/* A TCP socket that nobody has seen come. */
+static struct rec *add_unseen(int fd, int domain, bool listens)
+{
+	int flags = real(fcntl)(fd, F_GETFL);
+	struct rec *r = find_twin(fd);
+	struct ops_want want;
+
+	if (r) {
+		enter_copy(r, fd);
+		sock_release(r);
+		return r;
+	}
+	r = sock_add(fd, REC_OPEN, ROLE_UNKNOWN,
+		     (flags > 0 && flags & O_NONBLOCK ? REC_NONBLOCK : 0) |
+			     (listens ? REC_LISTEN : 0));
+	if (r && atomic_load(&r->state) == REC_OPEN) {
+		want = ops_want(domain, SOCK_STREAM, IPPROTO_TCP);
+		ops_create(&r->ops, &want, r);
+		sock_look_connected(r, fd);
+	}
+	return r;
+}
+
 struct rec *sock_probe(int fd)
 {
-	int domain = 0, type = 0, protocol = 0, listens = 0, saved = errno;
-	socklen_t size = sizeof(int);
-	struct ops_want want;
-	struct rec *r;
-	int flags;
+	int domain = 0, saved = errno, error;
+	struct rec *r = NULL;
+	bool listens = false;
 
 	if (sock_at(fd) == SOCK_CLOSING)
 		return outwait_closing(fd);
 	process_init();
 	if (settings.off || !process_is_self())
 		return NULL;
-	if (real(getsockopt)(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) != 0) {
-		if (errno != EBADF)
-			enter(fd, SOCK_OTHER);
-		errno = saved;
-		return NULL;
-	}
-	real(getsockopt)(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size);
-	real(getsockopt)(fd, SOL_SOCKET, SO_TYPE, &type, &size);
-	real(getsockopt)(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size);
-	if (protocol != IPPROTO_TCP || type != SOCK_STREAM ||
-	    (domain != AF_INET && domain != AF_INET6)) {
+	error = ask_kernel(fd, &domain, &listens);
+	if (error == 0)
+		r = add_unseen(fd, domain, listens);
+	else if (error != EBADF)
 		enter(fd, SOCK_OTHER);
-		errno = saved;
-		return NULL;
-	}
-	flags = real(fcntl)(fd, F_GETFL);
-	r = sock_add(fd, REC_OPEN, ROLE_UNKNOWN,
-		     (flags > 0 && flags & O_NONBLOCK ? REC_NONBLOCK : 0) |
-			     (listens ? REC_LISTEN : 0));
-	if (r && atomic_load(&r->state) == REC_OPEN) {
-		want = ops_want(domain, type, protocol);
-		ops_create(&r->ops, &want, r);
-		sock_look_connected(r, fd);
-	}
 	errno = saved;
 	return r;
 }
@@ -351,6 +425,13 @@ void sock_forget(int fd)
 {
 	if ((unsigned)fd < SOCK_FDS && sock_at(fd) != SOCK_OTHER)
 		enter(fd, SOCK_OTHER);
+}
+
+void sock_borrowed(int fd)
+{
+	/* In the child of vfork() it is not a number of ours. */
+	if ((unsigned)fd < SOCK_FDS && process_is_self())
+		enter(fd, SOCK_CLOSING);
 }
 
 void sock_unknown(int fd)
@@ -589,25 +670,54 @@ void sock_ending(int fd, struct rec *r)
 	give_both(r);
 }
 
-void sock_duplicated(int from, int to)
+/* One more number of the record, which is kept. */
+static void enter_copy(struct rec *r, int to)
 {
-	struct rec *r = sock_of(from);
-
-	if ((unsigned)to >= SOCK_FDS || !process_is_self())
-		return;
-	if (!r || !sock_keep(r, from)) {
-		enter(to, SOCK_OTHER);
-		return;
-	}
 	change_begins();
 	atomic_fetch_add(&r->refs, 1);
 	atomic_fetch_add(&sock_keeping(r)->numbers, 1);
 	family_hold(r, 1);
 	enter(to, r);
 	change_ends();
-	if (to <= STDERR_FILENO)
-		sock_pin(r, to, WHY_LOW);
-	sock_release(r);
+	/* A thread that found nothing there goes to the kernel with it. */
+	if (to <= STDERR_FILENO || raw_is_used(to))
+		sock_pin(r, to, to <= STDERR_FILENO ? WHY_LOW : WHY_READERS);
+}
+
+void sock_copy_begins(struct sock_copy *c, int from, int to)
+{
+	struct rec *r = process_is_self() ? sock_of(from) : NULL;
+
+	c->r = r && sock_keep(r, from) ? r : NULL;
+	if (!c->r)
+		return;
+	copying = true;
+	atomic_fetch_add(&sock_copies, 1);
+	/* One that means what it is now is about to go to the kernel with it, or there already. */
+	if (to >= 0 && raw_is_used(to))
+		sock_pin(r, from, WHY_READERS);
+}
+
+void sock_copy_ends(struct sock_copy *c, int from, int to)
+{
+	struct rec *now = sock_at(from);
+	int saved = errno;
+
+	/* It may have become something else before the kernel looked, or only after that. */
+	if ((unsigned)to >= SOCK_FDS || !process_is_self())
+		;
+	else if (c->r && (now == c->r || is_named(c->r, cookie_of(to))))
+		enter_copy(c->r, to);
+	else if (!c->r && now == SOCK_OTHER)
+		enter(to, SOCK_OTHER);
+	else
+		sock_unknown(to);
+	errno = saved;
+	if (!c->r)
+		return;
+	atomic_fetch_sub(&sock_copies, 1);
+	copying = false;
+	sock_release(c->r);
 }
 
 static void step_down(struct rec *r, int fd, enum why why, bool patient)
@@ -693,6 +803,9 @@ void sock_forked(bool counted)
 {
 	atomic_store(&forking, 0);
 	atomic_store(&changing, 0);
+	atomic_store(&sock_copies, 0);
+	atomic_store(&stream_spawns, 0);
+	copying = false;
 	if (counted)
 		sock_each(drop_uncounted, NULL);
 	family_forget_calls();

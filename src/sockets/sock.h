@@ -65,6 +65,9 @@ static inline struct rec *sock_at(int fd)
 }
 
 struct rec *sock_probe(int fd);
+/* Copies under way: a number may be a socket's though the table does not say so yet. */
+extern _Atomic uint32_t sock_copies;
+struct rec *sock_outwait_copies(int fd);
 
 /* The record of a TCP socket, or NULL. */
 static inline struct rec *sock_of(int fd)
@@ -73,6 +76,8 @@ static inline struct rec *sock_of(int fd)
 
 	if (sock_is_rec(r))
 		return r;
+	if (atomic_load_explicit(&sock_copies, memory_order_relaxed))
+		return sock_outwait_copies(fd);
 	return r == SOCK_OTHER || (unsigned)fd >= SOCK_FDS ? NULL : sock_probe(fd);
 }
 
@@ -100,6 +105,8 @@ static inline uint32_t sock_flag(const struct rec *r, uint32_t flag)
 struct rec *sock_add(int fd, uint32_t state, uint32_t role, uint32_t flags);
 /* `fd` is no socket, or none of ours. */
 void sock_forget(int fd);
+/* `fd` is a descriptor of ours for a moment, then sock_closed(): whoever means what it was before must wait. */
+void sock_borrowed(int fd);
 /* Nobody knows what `fd` is: ask when it is used. */
 void sock_unknown(int fd);
 /* Before close(fd), or before something else takes its place. In this process, see process_is_self(). */
@@ -108,8 +115,13 @@ void sock_closing(int fd);
 void sock_closed(int fd);
 /* The same when the process ends. */
 void sock_ending(int fd, struct rec *r);
-/* `to` is another number for the socket `from`, or not one any more. */
-void sock_duplicated(int from, int to);
+/* `from` gets another number: before the kernel says which, or takes the place of one (`to`; -1: not known yet); and
+ * when it has, or has not (-1). */
+struct sock_copy {
+	struct rec *r; /* of `from`, kept */
+};
+void sock_copy_begins(struct sock_copy *c, int from, int to);
+void sock_copy_ends(struct sock_copy *c, int from, int to);
 /* It connected, or was accepted. */
 void sock_connected(struct rec *r);
 /* Did it? A connect() may have been under way. */
@@ -123,6 +135,8 @@ void sock_pin(struct rec *r, int fd, enum why why);
 void sock_hand_over(struct rec *r, int fd, enum why why);
 /* For every number of this process, and its record. */
 void sock_each(void (*call)(int fd, struct rec *r, void *arg), void *arg);
+/* Does the kernel say that it is this one? Of one that can have a lane. */
+bool sock_is(struct rec *r, int fd);
 /* Has this process ever had a TCP socket? */
 bool sock_in_use(void);
 /* The highest number that may be in the table. */

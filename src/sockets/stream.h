@@ -10,19 +10,22 @@
 #include <sys/types.h>
 
 #include "sockets/home.h"
+#include "sockets/raw.h"
 
-/* Not for ours: call the real function. Set by the calls below in *plain. */
-enum stream_kind { STREAM_OURS, STREAM_PLAIN };
+/* Who moves the octets: we; the kernel alone; or look again, the number means something else by now. */
+enum stream_kind { STREAM_OURS, STREAM_PLAIN, STREAM_OTHER };
 
 /*
- * Before a plain call that moves octets. PLAIN: make the real call, then stream_after(). OURS: a lane is
- * there, call stream_send() or stream_receive() instead.
+ * Before a call that moves octets, on a number that stands for `r`; NULL: for nothing of ours. PLAIN: make the real call, then
+ * stream_after_...(). OURS: a lane is there, call stream_send() or stream_receive() instead. raw_ends() in any case,
+ * also when the thread is cancelled.
  */
-enum stream_kind stream_enter(struct rec *r); /* PLAIN: sock_call_ends() when it is over */
-enum stream_kind stream_before_send(struct rec *r, int fd, size_t size);
-enum stream_kind stream_before_receive(struct rec *r, int fd);
-void stream_after_send(struct rec *r, int fd, ssize_t n, int flags);
-void stream_after_receive(struct rec *r, int fd, ssize_t n, int flags);
+enum stream_kind stream_before_send(struct raw_call *c, struct rec *r, int fd, size_t size);
+enum stream_kind stream_before_receive(struct raw_call *c, struct rec *r, int fd);
+void stream_after_send(struct raw_call *c, int fd, ssize_t n, int flags);
+void stream_after_receive(struct raw_call *c, int fd, ssize_t n, int flags);
+/* The same for a call that waits. PLAIN: sock_call_ends() when it is over. */
+enum stream_kind stream_enter(struct rec *r);
 
 /* The lane went away meanwhile: begin again with stream_before_...(). */
 #define STREAM_AGAIN (-2)
@@ -40,11 +43,12 @@ ssize_t stream_send_part(struct rec *r, int fd, const struct iovec *iov, size_t 
 ssize_t stream_receive_part(struct rec *r, int fd, const struct iovec *iov, size_t count,
 			    int flags);
 /* Octets that are there go to `taker`, by way of a buffer, and it says how many it takes; nobody gets between. It must
- * not wait. -1 and its errno: it takes none. */
+ * not wait. -1 and its errno: it takes none. STREAM_AGAIN: the lane is gone, go on with *number. */
 typedef ssize_t stream_taker(void *arg, const void *octets, size_t n);
-ssize_t stream_take_by(struct rec *r, int fd, const struct iovec *buffer, int flags,
+ssize_t stream_take_by(struct rec *r, int *number, const struct iovec *buffer, int flags,
 		       stream_taker *taker, void *arg);
 
+/* STREAM_AGAIN: not its number any more. */
 int stream_shutdown(struct rec *r, int fd, int how);
 /* An error for the next call; whoever waits must see it. */
 void stream_keep_error(struct rec *r, int error);
@@ -95,6 +99,8 @@ void stream_forget_large(struct rec *r);
 void stream_forked(void);
 /* Serve what the peer asks for between calls (recall). */
 void stream_serve(struct rec *r, int fd);
+/* Children under way of which is not known yet what they inherit: no lane may begin. */
+extern _Atomic uint32_t stream_spawns;
 /* Back to TCP, both directions; what was not read comes again on the carrier. `patient`: wait for the peer a little if it
  * alone can see to that. Otherwise what is left in the ring is read from there. */
 void stream_step_down(struct rec *r, int fd, enum why why, bool patient);

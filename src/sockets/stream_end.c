@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/syscall.h>
@@ -84,17 +86,19 @@ static int shut(struct rec *r, int fd, int how, bool lane)
 
 int stream_shutdown(struct rec *r, int fd, int how)
 {
-	int number, result;
+	int number = sock_lock(r, &r->tx_lock, fd, false);
+	bool lane;
+	int result;
 
-	if (how == SHUT_RD || !sock_has_lane(r))
-		return shut(r, fd, how, false);
-	/* First of all: whoever sends from now on does so by the carrier, behind what is in the ring. */
-	atomic_fetch_or(&r->flags, REC_SHUT_WR);
-	number = sock_lock(r, &r->tx_lock, fd, false);
-	if (number < 0)
-		return shut(r, fd, how, false);
-	result = shut(r, number, how, sock_has_lane(r));
-	rec_lock_give(&r->tx_lock);
+	if (number == SOCK_GONE)
+		return STREAM_AGAIN;
+	/* Whoever sends from now on does so by the carrier, behind what is in the ring. */
+	lane = how != SHUT_RD && sock_has_lane(r);
+	if (lane)
+		atomic_fetch_or(&r->flags, REC_SHUT_WR);
+	result = shut(r, fd, how, lane);
+	if (number >= 0)
+		rec_lock_give(&r->tx_lock);
 	return result;
 }
 
@@ -110,6 +114,13 @@ void stream_serve(struct rec *r, int fd)
 	rec_lock_give(&r->tx_lock);
 }
 
+static void give_back_number(int fd)
+{
+	real(close)(fd);
+	if (process_is_self())
+		sock_closed(fd);
+}
+
 /* The peer's own socket, borrowed. Needs the right to trace the peer; -1: not to be had. */
 static int borrow_peer(struct rec *r)
 {
@@ -122,14 +133,29 @@ static int borrow_peer(struct rec *r)
 
 	if (pid < 0)
 		return -1;
+	sock_borrowed(pid);
 	fd = (int)real(syscall)(SYS_pidfd_getfd, pid, atomic_load(&l->fd[other]), 0);
-	real(close)(pid);
+	if (fd >= 0)
+		sock_borrowed(fd);
+	give_back_number(pid);
 	if (fd >= 0 && (real(getsockopt)(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) != 0 ||
 			cookie != r->peer_cookie)) {
-		real(close)(fd);
+		give_back_number(fd);
 		return -1;
 	}
 	return fd;
+}
+
+/* Octets that the carrier has been promised before those of the ring must be there, or they would come behind them. */
+static bool has_come(struct rec *r, int fd)
+{
+	uint64_t word;
+	size_t limit;
+	int there = 0;
+
+	if (lane_rx_look(&r->rx, &word, &limit) != LANE_FROM_CARRIER)
+		return true;
+	return real(ioctl)(fd, SIOCINQ, &there) == 0 && (size_t)there >= limit;
 }
 
 /* Do for the peer what it would do at its next call: send what is unread again on the carrier. */
@@ -142,14 +168,14 @@ static bool take_back(struct rec *r, int own)
 
 	if (fd < 0)
 		return false;
-	n = lane_rx_take_back(&r->rx, piece);
+	n = has_come(r, own) ? lane_rx_take_back(&r->rx, piece) : -1;
 	if (n > 0) {
 		ok = carrier_put_all(fd, piece, n, &broken);
 		lane_rx_taken_back(&r->rx, ok);
 		if (broken)
 			stream_break(r, own);
 	}
-	real(close)(fd);
+	give_back_number(fd);
 	return ok;
 }
 
@@ -338,7 +364,9 @@ void stream_close(struct rec *r, int fd)
 	stream_forget_large(r);
 	stream_say_end(r, fd);
 	r->arena = NULL;
-	arena_give(a, r->lane, r->side);
+	/* What was agreed on after a fork is not in the child's memory. */
+	if (arena_has(a, r->lane, r->side, r->cookie))
+		arena_give(a, r->lane, r->side);
 }
 
 void stream_abandon(struct rec *r)

@@ -298,7 +298,7 @@ static enum end try_round(struct rec *r, int fd, struct lane_iov *to, size_t wan
 		end = at_end(r);
 	if (end == END_EMPTY && ask && !is_quiet(r)) {
 		end = ask_carrier(r, fd);
-		if (end == END_CARRIER && !(flags & MSG_PEEK))
+		if (end == END_CARRIER)
 			end = foreign(r, fd, to, want - *got, flags, got);
 		if (*got > before)
 			end = END_FULL;
@@ -476,9 +476,12 @@ static void arm_again(struct receiver *c)
 	c->left = !(c->flags & MSG_PEEK) && lane_rx_ready(&r->rx) > 0;
 }
 
-/* One that must have all goes on, whatever becomes of the lane; and so does a part of a call. */
+/* One that must have all goes on, whatever becomes of the lane; and so does a part of a call. Only what is looked at first
+ * and taken then is the caller's, as a whole: readers without a lane have no lock that would keep them out between. */
 static bool goes_on_plainly(const struct receiver *c, size_t got)
 {
+	if (c->taker)
+		return false;
 	return c->part || (got > 0 && c->block && (c->flags & MSG_WAITALL));
 }
 
@@ -506,10 +509,15 @@ static enum end hand_on(struct receiver *c, int fd, struct lane_iov to, size_t *
 	if (taken <= 0)
 		return END_ERROR;
 	again = (struct iovec) { iov->iov_base, (size_t)taken };
-	if (sock_has_lane(c->r))
-		round_of(c->r, fd, &from, (size_t)taken, 0, true, &gone);
-	else
-		take_carrier(fd, &from, (size_t)taken, 0);
+	/* They were there a moment ago, wherever: nobody else takes them, with the lock. */
+	while (gone < (size_t)taken && sock_has_lane(c->r)) {
+		size_t before = gone;
+
+		LANE_STORE(c->r->asked_at, 0);
+		round_of(c->r, fd, &from, (size_t)taken - gone, 0, true, &gone);
+		if (gone == before)
+			break;
+	}
 	*got = (size_t)taken;
 	return END_FULL;
 }
@@ -582,6 +590,12 @@ static int await(struct receiver *c, int fd, enum end end, bool some)
 	return sleep_on_carrier(r, fd, some);
 }
 
+/* The number has become another connection's, and what went wrong is that one's. */
+static bool was_another(struct receiver *c, int fd)
+{
+	return fd == c->fd && errno != EINTR && sock_at(fd) != c->r;
+}
+
 /*
  * Others rely on the carrier, and what it told them of is partly taken and partly in the ring, where they do not
  * look. Sets of this process can be told; whoever sleeps in a call only wakes for octets on the carrier.
@@ -606,6 +620,8 @@ static ssize_t receive_plainly(struct receiver *c, int fd, const struct lane_iov
 	struct iovec part[STREAM_IOV];
 	struct msghdr msg = { .msg_iov = part };
 
+	if (c->taker)
+		c->fd = fd;
 	if (fd == c->fd)
 		return STREAM_AGAIN;
 	msg.msg_iovlen = stream_cut(to, want, part);
@@ -641,7 +657,7 @@ static ssize_t receive(struct receiver *c, struct lane_iov to, size_t want)
 		see_to_sleepers(c);
 		if (is_done(c, end, got, want))
 			return finish(r, got, end);
-		if (await(c, fd, end, got > 0 && !peeks) != 0)
+		if (await(c, fd, end, got > 0 && !peeks) != 0 && !was_another(c, fd))
 			return finish(r, got, END_ERROR);
 	}
 }
@@ -676,11 +692,11 @@ ssize_t stream_receive_part(struct rec *r, int fd, const struct iovec *iov, size
 	return stream_size(iov, count) == 0 ? 0 : receive(&c, to, stream_size(iov, count));
 }
 
-ssize_t stream_take_by(struct rec *r, int fd, const struct iovec *buffer, int flags,
+ssize_t stream_take_by(struct rec *r, int *number, const struct iovec *buffer, int flags,
 		       stream_taker *taker, void *arg)
 {
 	struct receiver c = { .r = r,
-			      .fd = fd,
+			      .fd = *number,
 			      .flags = flags | MSG_PEEK,
 			      .kept = true,
 			      .part = true,
@@ -688,8 +704,12 @@ ssize_t stream_take_by(struct rec *r, int fd, const struct iovec *buffer, int fl
 			      .arg = arg };
 	struct lane_iov to = { .iov = buffer, .count = 1 };
 
+	ssize_t n;
+
 	c.block = !(flags & MSG_DONTWAIT) && !sock_flag(r, REC_NONBLOCK);
-	return receive(&c, to, buffer->iov_len);
+	n = receive(&c, to, buffer->iov_len);
+	*number = c.fd;
+	return n;
 }
 
 size_t stream_unread(struct rec *r)

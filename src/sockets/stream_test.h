@@ -107,12 +107,15 @@ static inline void put(struct rec *r, int fd, uint8_t first, size_t n)
 	for (size_t i = 0; i < n; i++)
 		octets[i] = (uint8_t)(first + i);
 	do {
-		if (stream_before_send(r, fd, n) == STREAM_OURS) {
+		struct raw_call c = { 0 };
+
+		if (stream_before_send(&c, r, fd, n) == STREAM_OURS) {
 			done = stream_send(r, fd, &iov, 1, 0);
 		} else {
 			done = send(fd, octets, n, 0);
-			stream_after_send(r, fd, done, 0);
+			stream_after_send(&c, fd, done, 0);
 		}
+		raw_ends(&c);
 	} while (done == STREAM_AGAIN);
 	assert_int_equal(done, n);
 }
@@ -124,12 +127,15 @@ static inline void take(struct rec *r, int fd, uint8_t first, size_t n)
 	ssize_t done;
 
 	do {
-		if (stream_before_receive(r, fd) == STREAM_OURS) {
+		struct raw_call c = { 0 };
+
+		if (stream_before_receive(&c, r, fd) == STREAM_OURS) {
 			done = stream_receive(r, fd, &iov, 1, MSG_WAITALL);
 		} else {
 			done = recv(fd, octets, n, MSG_WAITALL);
-			stream_after_receive(r, fd, done, 0);
+			stream_after_receive(&c, fd, done, 0);
 		}
+		raw_ends(&c);
 	} while (done == STREAM_AGAIN);
 	assert_int_equal(done, n);
 	for (size_t i = 0; i < n; i++)

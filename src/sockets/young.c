@@ -20,6 +20,7 @@
 #include "sockets/ops_lane.h"
 #include "sockets/order.h"
 #include "sockets/process.h"
+#include "sockets/raw.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
 #include "sockets/stream.h"
@@ -68,6 +69,8 @@ static bool kernel_positions(int fd, uint32_t role, uint64_t *sent, uint64_t *re
 	}
 	return false;
 }
+
+_Atomic uint32_t stream_spawns;
 
 /* States are left by whoever decided on them, and PLAIN never. */
 static bool change(struct rec *r, uint32_t from, uint32_t to)
@@ -145,8 +148,14 @@ static void prepare_carrier(struct rec *r, int fd)
 	}
 }
 
-/* The lane is agreed on; begin with it, unless some call is in the kernel with unknown outcome, here or in a relative.
- * With the lock of sending. */
+/* Some call is in the kernel with unknown outcome; or another program has it, or may be getting it. */
+static bool is_used_elsewhere(struct rec *r)
+{
+	return atomic_load(&sock_keeping(r)->calls) > 0 || raw_uses(r) ||
+	       atomic_load(&stream_spawns) > 0 || sock_flag(r, REC_EXECED);
+}
+
+/* The lane is agreed on; begin with it. With the lock of sending. */
 static bool attach(struct rec *r, int fd)
 {
 	uint64_t sent, received;
@@ -157,7 +166,7 @@ static bool attach(struct rec *r, int fd)
 	/* Said and then looked; counted and then looked, in stream_enter(): one sees the other's. */
 	if (!change(r, REC_AGREED, REC_ATTACH))
 		goto out;
-	if (!ended && atomic_load(&sock_keeping(r)->calls) == 0 &&
+	if (!ended && !is_used_elsewhere(r) &&
 	    kernel_positions(fd, r->role, &sent, &received, &ended)) {
 		set_up(r, fd, sent, received);
 		prepare_carrier(r, fd);
@@ -444,45 +453,70 @@ void stream_grow(struct rec *r, int fd, size_t size)
 	}
 }
 
-enum stream_kind stream_before_send(struct rec *r, int fd, size_t size)
+/* The last look at the table, once it is known with which number we go to the kernel. */
+static enum stream_kind go_plainly(struct raw_call *c, struct rec *r, int fd)
 {
-	stream_grow(r, fd, size);
-	return stream_enter(r);
+	struct rec *now;
+
+	raw_begins(c, fd);
+	if (r && stream_enter(r) == STREAM_OURS)
+		return STREAM_OURS;
+	c->r = r;
+	now = sock_at(fd);
+	if (now == r || (!r && (!sock_is_rec(now) || atomic_load(&now->state) == REC_PLAIN)))
+		return STREAM_PLAIN;
+	return STREAM_OTHER;
 }
 
-enum stream_kind stream_before_receive(struct rec *r, int fd)
+enum stream_kind stream_before_send(struct raw_call *c, struct rec *r, int fd, size_t size)
 {
-	uint32_t state = atomic_load_explicit(&r->state, memory_order_acquire);
+	if (r)
+		stream_grow(r, fd, size);
+	return go_plainly(c, r, fd);
+}
+
+enum stream_kind stream_before_receive(struct raw_call *c, struct rec *r, int fd)
+{
+	uint32_t state = r ? atomic_load_explicit(&r->state, memory_order_acquire) : REC_PLAIN;
 
 	if (state == REC_OPEN)
 		sock_look_connected(r, fd);
 	else if (state == REC_AGREED)
 		grow_up(r, fd, false);
-	return stream_enter(r);
+	return go_plainly(c, r, fd);
 }
 
-void stream_after_send(struct rec *r, int fd, ssize_t n, int flags)
+void stream_after_send(struct raw_call *c, int fd, ssize_t n, int flags)
 {
-	sock_call_ends(r);
+	struct rec *r = c->r;
+	bool kept = r && sock_keep(r, fd);
+
+	raw_ends(c);
+	if (!kept)
+		return;
 	if (n > 0 && sock_flag(r, REC_ELIGIBLE))
 		atomic_fetch_add_explicit(&r->sent.tcp_bytes, (uint64_t)n, memory_order_relaxed);
 	if (n > 0 && !(flags & MSG_DONTWAIT))
 		stream_pace(r, fd, (size_t)n);
+	sock_release(r);
 }
 
-void stream_after_receive(struct rec *r, int fd, ssize_t n, int flags)
+void stream_after_receive(struct raw_call *c, int fd, ssize_t n, int flags)
 {
-	uint32_t state = atomic_load_explicit(&r->state, memory_order_acquire);
+	struct rec *r = c->r;
+	bool kept = r && sock_keep(r, fd);
+	uint32_t state = kept ? atomic_load_explicit(&r->state, memory_order_acquire) : REC_PLAIN;
 
-	sock_call_ends(r);
-	if (n <= 0 || (flags & MSG_PEEK))
+	raw_ends(c);
+	if (!kept)
 		return;
-	if (sock_flag(r, REC_ELIGIBLE))
+	if (n > 0 && !(flags & MSG_PEEK) && sock_flag(r, REC_ELIGIBLE))
 		stream_count_carrier(r, (uint64_t)n);
-	if (state >= REC_YOUNG && state <= REC_AGREED) {
+	if (n > 0 && !(flags & MSG_PEEK) && state >= REC_YOUNG && state <= REC_AGREED) {
 		bool turned = count_turn(r, 2);
 
 		LANE_STORE(r->young_rx, LANE_LOAD(r->young_rx) + (uint64_t)n);
 		grow_up(r, fd, turned);
 	}
+	sock_release(r);
 }
