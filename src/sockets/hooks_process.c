@@ -48,10 +48,21 @@ static void take_back(int fd, struct rec *r, void *arg)
 	sock_take_back(r);
 }
 
+/* The child of vfork() has our memory, and descriptors of its own: other threads may have changed ours since. */
+static void inherit_borrowed(int fd, struct rec *r, void *arg)
+{
+	if (atomic_load(&r->state) != REC_LANE || sock_is(r, fd))
+		inherit(fd, r, arg);
+}
+
 static bool before_exec(void)
 {
-	if (!sock_in_use() || !process_is_self())
+	if (!sock_in_use() || settings.sealed)
 		return false;
+	if (!process_is_self()) {
+		sock_each(inherit_borrowed, NULL);
+		return false;
+	}
 	report_process();
 	sock_each(hand_over, NULL);
 	epoll_exec();
@@ -149,13 +160,25 @@ HOOK int execle(const char *path, const char *first, ...)
 	EXEC_LIST(execve(path, argv, va_arg(list, char **)));
 }
 
-/* Children that are made inside the C library, where no hook sees them, and run another program. */
+/* Children that are made inside the C library, where no hook sees them, and run another program. No lane begins until
+ * it is known what they have inherited: other threads may open sockets between. */
 static void before_spawn(void)
+{
+	int saved = errno;
+
+	atomic_fetch_add(&stream_spawns, 1);
+	if (sock_in_use() && process_is_self())
+		sock_each(inherit, NULL);
+	errno = saved;
+}
+
+static void after_spawn(void)
 {
 	int saved = errno;
 
 	if (sock_in_use() && process_is_self())
 		sock_each(inherit, NULL);
+	atomic_fetch_sub(&stream_spawns, 1);
 	errno = saved;
 }
 
@@ -164,8 +187,12 @@ HOOK int posix_spawn(pid_t *restrict pid, const char *restrict path,
 		     const posix_spawnattr_t *restrict attr, char *const argv[restrict],
 		     char *const envp[restrict])
 {
+	int result;
+
 	before_spawn();
-	return real(posix_spawn)(pid, path, actions, attr, argv, envp);
+	result = real(posix_spawn)(pid, path, actions, attr, argv, envp);
+	after_spawn();
+	return result;
 }
 
 HOOK int posix_spawnp(pid_t *restrict pid, const char *restrict file,
@@ -173,20 +200,30 @@ HOOK int posix_spawnp(pid_t *restrict pid, const char *restrict file,
 		      const posix_spawnattr_t *restrict attr, char *const argv[restrict],
 		      char *const envp[restrict])
 {
+	int result;
+
 	before_spawn();
-	return real(posix_spawnp)(pid, file, actions, attr, argv, envp);
+	result = real(posix_spawnp)(pid, file, actions, attr, argv, envp);
+	after_spawn();
+	return result;
 }
 
 HOOK int system(const char *command)
 {
 	before_spawn();
+	/* It runs for as long as it likes: what other threads open meanwhile may have lanes. */
+	atomic_fetch_sub(&stream_spawns, 1);
 	return real(system)(command);
 }
 
 HOOK FILE *popen(const char *command, const char *mode)
 {
+	FILE *result;
+
 	before_spawn();
-	return real(popen)(command, mode);
+	result = real(popen)(command, mode);
+	after_spawn();
+	return result;
 }
 
 /* --- children that are no forks for the C library */
