@@ -34,7 +34,7 @@ bool carrier_widen(int fd, size_t octets, struct carrier_room *was)
 	int most = INT_MAX / 2;
 
 	*was = (struct carrier_room) { 0 };
-	if (fits(fd, octets))
+	if (octets == 0 || fits(fd, octets))
 		return true;
 	was->locked = option(fd, SO_BUF_LOCK);
 	was->size = option(fd, SO_SNDBUF);

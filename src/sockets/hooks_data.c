@@ -132,6 +132,28 @@ static enum stream_kind before_receive(struct raw_call *c, struct rec *r, int fd
 		n_;                                                                    \
 	})
 
+/* Only the kernel understands what is to be done with it: back to TCP first, whatever the number means by the time of
+ * the call. raw_ends() afterwards. */
+static void go_plainly(struct raw_call *c, int fd, enum why why)
+{
+	struct rec *r;
+
+	do {
+		raw_ends(c);
+		r = sock_live(fd);
+		if (r)
+			sock_pin(r, fd, why);
+		raw_begins(c, fd);
+	} while (sock_is_rec(sock_at(fd)) && sock_at(fd) != r && sock_live(fd));
+}
+
+#define PLAINLY(fd, why, call)                                                 \
+	({                                                                     \
+		struct raw_call c_ __attribute__((cleanup(raw_ends))) = { 0 }; \
+		go_plainly(&c_, fd, why);                                      \
+		call;                                                          \
+	})
+
 static struct iovec one(const void *buf, size_t n)
 {
 	return (struct iovec) { (void *)buf, min_size(n, MOST) };
@@ -325,10 +347,8 @@ HOOK ssize_t sendmsg(int fd, const struct msghdr *msg, int flags)
 		hook_passing_descriptors(msg);
 	if (!r || bad_to_send(msg))
 		return real(sendmsg)(fd, msg, flags);
-	if (msg->msg_controllen) {
-		sock_pin(r, fd, why_act(WHY_ACT_CONTROL));
-		return real(sendmsg)(fd, msg, flags);
-	}
+	if (msg->msg_controllen)
+		return PLAINLY(fd, why_act(WHY_ACT_CONTROL), real(sendmsg)(fd, msg, flags));
 	return SEND(fd, msg->msg_iov, msg->msg_iovlen, list_size(msg->msg_iov, msg->msg_iovlen),
 		    flags, real(sendmsg)(fd, msg, flags));
 }
@@ -515,15 +535,11 @@ HOOK int sendmmsg(int fd, struct mmsghdr *v, unsigned int n, int flags)
 	int sent;
 
 	n = n > IOV_MAX ? IOV_MAX : n;
-	if (r && have_control(v, n)) {
-		sock_pin(r, fd, why_act(WHY_ACT_CONTROL));
-		r = NULL;
-	} else if (!r) {
+	if (!r)
 		passing_many(v, n);
-	}
-	if (!r || !sock_keep(r, fd)) {
+	if (!r || have_control(v, n) || !sock_keep(r, fd)) {
 		order_tick();
-		return real(sendmmsg)(fd, v, n, flags);
+		return PLAINLY(fd, why_act(WHY_ACT_CONTROL), real(sendmmsg)(fd, v, n, flags));
 	}
 	sent = send_many(r, fd, v, n, flags);
 	sock_release(r);
@@ -621,22 +637,14 @@ HOOK ssize_t sendfile(int fd, int from, off_t *offset, size_t n)
 			sent = real(sendfile)(fd, from, offset, n);
 			after_send(&c, fd, sent, 0);
 		} else if (!is_file(from)) {
-			sock_pin(r, fd, why_act(WHY_ACT_SENDFILE));
-			sent = real(sendfile)(fd, from, offset, n);
+			sent = PLAINLY(fd, why_act(WHY_ACT_SENDFILE),
+				       real(sendfile)(fd, from, offset, n));
 		} else if (sock_keep(r, fd)) {
 			sent = send_file(r, fd, from, offset, n);
 			sock_release(r);
 		}
 	}
 	return sent;
-}
-
-static void pin_for_pipe(int fd)
-{
-	struct rec *r = sock_live(fd);
-
-	if (r)
-		sock_pin(r, fd, why_act(WHY_ACT_SPLICE));
 }
 
 /* Into a pipe by way of another, which is empty: so it never waits, and nothing is there that was not taken. */
@@ -697,15 +705,15 @@ HOOK ssize_t splice(int in, off64_t *in_at, int out, off64_t *out_at, size_t n, 
 	struct rec *r = sock_live(in);
 	ssize_t moved;
 
-	pin_for_pipe(out);
 	if (r && !in_at && !out_at && n > 0 && sock_has_lane(r) &&
 	    real(fcntl)(out, F_GETPIPE_SZ) > 0 && sock_keep(r, in)) {
 		moved = splice_out(r, in, out, n, flags);
 		sock_release(r);
 		return moved;
 	}
-	pin_for_pipe(in);
-	return real(splice)(in, in_at, out, out_at, n, flags);
+	/* One of them is a pipe. */
+	return PLAINLY(r ? in : out, why_act(WHY_ACT_SPLICE),
+		       real(splice)(in, in_at, out, out_at, n, flags));
 }
 
 /* --- other names of the same functions */

@@ -109,7 +109,7 @@ void stream_serve(struct rec *r, int fd)
 		return;
 	if (!rec_lock_try(&r->tx_lock))
 		return; /* who sends sees to it */
-	if (sock_at(fd) == r && sock_has_lane(r) && stream_leave(r, fd) == STREAM_BROKEN)
+	if (sock_at(fd) == r && sock_has_lane(r) && stream_leave(r, fd, false) == STREAM_BROKEN)
 		stream_break(r, fd);
 	rec_lock_give(&r->tx_lock);
 }
@@ -244,7 +244,7 @@ static enum stream_left leave_once(struct rec *r, int fd)
 		return left;
 	if (sock_has_lane(r)) {
 		atomic_fetch_or(&r->flags, REC_PINNED);
-		left = stream_leave(r, number);
+		left = stream_leave(r, number, true);
 		if (left == STREAM_BROKEN)
 			stream_break(r, number);
 		wake_writers(r);

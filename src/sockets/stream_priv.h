@@ -31,8 +31,9 @@ enum stream_left {
 	STREAM_LATER, /* octets must go back to the carrier first, and cannot now */
 	STREAM_BROKEN,
 };
-/* Leave the lane with what is sent. With the lock of sending; waits for nobody. */
-enum stream_left stream_leave(struct rec *r, int fd);
+/* Leave the lane with what is sent. With the lock of sending; waits for nobody. `for_good`: what does not fit onto the
+ * carrier stays in the ring, rather than that something else is sent before it. */
+enum stream_left stream_leave(struct rec *r, int fd, bool for_good);
 
 /* A step down that had to leave octets in the ring ends when they are read. With the lock of receiving. */
 bool stream_is_down(struct rec *r, int fd);

@@ -179,7 +179,7 @@ static ssize_t put_ring(struct rec *r, int fd, struct lane_iov *from, size_t n, 
 }
 
 /* What the receiver left in the ring, over the carrier: all of it at once, or not now. */
-static enum stream_left give_back(struct rec *r, int fd)
+static enum stream_left give_back(struct rec *r, int fd, bool for_good)
 {
 	struct carrier_room was;
 	struct iovec piece[2];
@@ -191,8 +191,13 @@ static enum stream_left give_back(struct rec *r, int fd)
 		atomic_fetch_and(&r->tx.dir->word, ~LANE_RECALL);
 		return STREAM_LEFT;
 	}
-	if (!carrier_widen(fd, lane_tx_unread(&r->tx) & (2 * LANE_RING - 1), &was))
-		return STREAM_LATER;
+	if (!carrier_widen(fd, lane_tx_unread(&r->tx) & (2 * LANE_RING - 1), &was)) {
+		if (!for_good)
+			return STREAM_LATER;
+		/* The receiver must read it from the ring: nobody else will send it again. */
+		atomic_fetch_and(&r->tx.dir->word, ~LANE_RECALL);
+		return STREAM_LEFT;
+	}
 	n = lane_tx_recall(&r->tx, piece);
 	for (int i = 0; i < n && ok; i++) {
 		struct lane_iov from = { .iov = &piece[i], .count = 1 };
@@ -227,7 +232,7 @@ bool stream_is_held(struct rec *r)
 	return now - LANE_LOAD(r->held_since) < TAKING_NS;
 }
 
-enum stream_left stream_leave(struct rec *r, int fd)
+enum stream_left stream_leave(struct rec *r, int fd, bool for_good)
 {
 	enum stream_left left = STREAM_LEFT;
 	size_t room;
@@ -241,7 +246,7 @@ enum stream_left stream_leave(struct rec *r, int fd)
 		if (word & LANE_TAKEN)
 			lane_tx_look(&r->tx, 1, &word, &room); /* takes note */
 		else if (word & LANE_RECALL)
-			left = give_back(r, fd);
+			left = give_back(r, fd, for_good);
 		else if ((word & LANE_PLACE) !=
 			 (r->tx.tail | (uint64_t)r->tx.turns << LANE_TURN_SHIFT))
 			return STREAM_BROKEN;
@@ -317,7 +322,7 @@ static ssize_t broken(struct rec *r, int fd)
 /* Off the ring, and then by the carrier. */
 static ssize_t put_left(struct rec *r, int fd, struct lane_iov *from, size_t want, int flags)
 {
-	switch (stream_leave(r, fd)) {
+	switch (stream_leave(r, fd, false)) {
 	case STREAM_LEFT: return put_carrier(r, fd, from, want, flags);
 	case STREAM_LATER: return PUT_HELD;
 	default: return broken(r, fd);
