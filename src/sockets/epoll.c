@@ -106,13 +106,12 @@ static struct epoll_event wanted(const struct member *m)
 	return event;
 }
 
-static void reconcile_one(struct epoll_set *s, int ep, struct member *m)
+static void tell_kernel(struct epoll_set *s, int ep, struct member *m)
 {
 	struct epoll_event event = wanted(m);
 
 	if (m->gone) {
 		real(epoll_ctl)(ep, EPOLL_CTL_DEL, m->fd, NULL);
-		epoll_drop(s, m);
 		return;
 	}
 	/* Each change makes the kernel tell edges anew: only those that the program has made. */
@@ -120,6 +119,13 @@ static void reconcile_one(struct epoll_set *s, int ep, struct member *m)
 		real(epoll_ctl)(ep, EPOLL_CTL_MOD, m->fd, &event);
 	m->rearm = false;
 	epoll_told_kernel(s, m, &event);
+}
+
+static void reconcile_one(struct epoll_set *s, int ep, struct member *m)
+{
+	tell_kernel(s, ep, m);
+	if (m->gone)
+		epoll_drop(s, m);
 }
 
 void epoll_reconcile(struct epoll_set *s, int ep)
@@ -404,6 +410,8 @@ void epoll_leave(struct epoll_set *s)
 	if (last) {
 		forget_members(s);
 		atomic_store(&s->live, 0);
+		if (s->ep >= 0)
+			real(close)(s->ep);
 	}
 	rec_lock_give(&s->lock);
 	if (last)
@@ -431,10 +439,12 @@ static void close_set(int fd)
 		return;
 	s->users++;
 	atomic_store(&sock_entry(fd)->set, NULL);
-	/* Without a number it cannot be asked any more, only slept in by who does so already. */
+	/* Who sleeps in it goes on, as natively: with a number that is left, or one of its own. */
 	s->refs--;
-	if (s->ep == fd)
-		s->ep = s->refs > 0 ? other_number(s) : -1;
+	if (s->ep == fd && s->refs > 0)
+		s->ep = other_number(s);
+	else if (s->ep == fd)
+		s->ep = s->users > 1 ? process_copy(fd) : -1; /* theirs, see epoll_leave() */
 	epoll_leave(s);
 }
 
@@ -452,8 +462,13 @@ static void close_member(struct epoll_set *s)
 	if (m && m->rec == subject) {
 		bool shared = atomic_load(&m->rec->refs) > 1;
 
-		if (m->gone && shared)
-			real(epoll_ctl)(s->ep, EPOLL_CTL_DEL, closing_fd, NULL);
+		if (shared) {
+			/* From here on the kernel is alone with it. */
+			if (!m->gone && m->held)
+				epoll_heat(s, m);
+			if (m->gone || m->dirty)
+				tell_kernel(s, s->ep, m);
+		}
 		kernel_keeps = kernel_keeps || (shared && !m->gone && !s->guest);
 		epoll_drop(s, m);
 	}

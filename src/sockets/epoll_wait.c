@@ -588,10 +588,12 @@ static int64_t look_around(struct epoll_set *s)
 	return most;
 }
 
-/* The number may have been closed while nobody had the lock. */
-static bool is_closed(const struct waiter *w)
+/* The number may have been closed while nobody had the lock: then there is another, or one was left for us. */
+static bool is_closed(struct waiter *w)
 {
-	if (epoll_of(w->ep) == w->s)
+	if (epoll_of(w->ep) != w->s)
+		w->ep = w->s->ep;
+	if (w->ep >= 0)
 		return false;
 	errno = EBADF;
 	return true;

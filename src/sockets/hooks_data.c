@@ -640,7 +640,12 @@ HOOK ssize_t sendfile(int fd, int from, off_t *offset, size_t n)
 			sent = PLAINLY(fd, why_act(WHY_ACT_SENDFILE),
 				       real(sendfile)(fd, from, offset, n));
 		} else if (sock_keep(r, fd)) {
+			int cancel;
+
+			/* Unlike those that it is made of, this call is none where a thread can be cancelled. */
+			pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 			sent = send_file(r, fd, from, offset, n);
+			pthread_setcancelstate(cancel, NULL);
 			sock_release(r);
 		}
 	}
