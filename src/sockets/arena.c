@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include <errno.h>
 #include <signal.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -11,19 +12,23 @@
 #include "base/util.h"
 #include "sockets/arena.h"
 #include "sockets/bell.h"
+#include "sockets/piece.h"
 #include "sockets/process.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
 
 #define ARENAS 1024
+#define HEAD   offsetof(struct arena_shared, ring)
 /* A thread may still look at a lane that another has just closed: memory goes a little later. */
 #define LINGER_NS (200 * NSEC_PER_MSEC)
 
 _Static_assert(sizeof(struct lane_shared) == 2048, "two to a page");
+_Static_assert(ARENA_FIRST << (ARENA_PIECES - 1) == ARENA_LANES, "the pieces are all of it");
 
 /* What this process knows of an arena. */
 struct arena {
 	struct arena_shared *memory; /* NULL: entry is free */
+	uint8_t *ring[ARENA_PIECES]; /* NULL: no lane of the piece was used yet */
 	uint64_t id;
 	uint64_t key;
 	uint64_t idle_since;
@@ -45,11 +50,19 @@ static bool is_dead(pid_t pid)
 	return kill(pid, 0) != 0 && errno == ESRCH;
 }
 
+static size_t rings_size(uint32_t piece)
+{
+	return piece_size(piece, ARENA_FIRST) * sizeof(((struct arena_shared *)NULL)->ring[0]);
+}
+
 static void unmap(struct arena *a)
 {
 	atomic_store(&a->memory->dropped, 1);
 	bell_give(a->bell);
-	munmap(a->memory, sizeof(*a->memory));
+	for (uint32_t i = 0; i < ARENA_PIECES; i++)
+		if (a->ring[i])
+			process_unmap(a->ring[i], rings_size(i));
+	process_unmap(a->memory, HEAD);
 	*a = (struct arena) { .bell = -1 };
 }
 
@@ -80,6 +93,21 @@ static struct arena *free_entry(void)
 	return NULL;
 }
 
+/* The rings of a lane are there, mapped now if need be. In order: each piece is found behind the one before. */
+static bool has_rings(struct arena *a, uint32_t lane)
+{
+	const uint8_t *end = (uint8_t *)a->memory + HEAD;
+
+	for (uint32_t i = 0; i <= piece_of(lane, ARENA_FIRST); i++) {
+		if (!a->ring[i])
+			a->ring[i] = process_map_behind(end, rings_size(i));
+		if (!a->ring[i])
+			return false;
+		end = a->ring[i] + rings_size(i);
+	}
+	return true;
+}
+
 static int free_lane(struct arena *a)
 {
 	if (atomic_load_explicit(&a->memory->dropped, memory_order_relaxed))
@@ -88,7 +116,7 @@ static int free_lane(struct arena *a)
 		struct lane_shared *l = &a->memory->lane[i];
 
 		if (!(a->used >> i & 1) || (atomic_load(&l->done[0]) && atomic_load(&l->done[1])))
-			return (int)i;
+			return has_rings(a, i) ? (int)i : -1;
 	}
 	return -1;
 }
@@ -123,8 +151,8 @@ static struct arena *make(pid_t peer, uint64_t key, int *out)
 	if (!process_may_grow(sizeof(*m)) || ftruncate(fd, sizeof(*m)) != 0 ||
 	    real(fcntl)(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
 		goto fail;
-	m = mmap(NULL, sizeof(*m), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-	if (m == MAP_FAILED)
+	m = process_map(fd, HEAD);
+	if (!m)
 		goto fail;
 	m->magic = ARENA_MAGIC;
 	if (getrandom(&m->id, sizeof(m->id), 0) != sizeof(m->id))
@@ -132,6 +160,10 @@ static struct arena *make(pid_t peer, uint64_t key, int *out)
 	*a = (struct arena) {
 		.memory = m, .id = m->id, .key = key, .peer = peer, .bell = -1, .maker = true
 	};
+	if (!has_rings(a, 0)) {
+		unmap(a);
+		goto fail;
+	}
 	*out = fd;
 	return a;
 fail:
@@ -183,12 +215,11 @@ struct arena *arena_map(int fd, pid_t peer)
 	sweep();
 	if (fstat(fd, &st) == 0 && st.st_size == (off_t)sizeof(*m) && has >= 0 &&
 	    (has & seals) == seals && (a = free_entry()) != NULL) {
-		m = mmap(NULL, sizeof(*m), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd,
-			 0);
-		if (m == MAP_FAILED) {
+		m = process_map(fd, HEAD);
+		if (!m) {
 			a = NULL;
 		} else if (m->magic != ARENA_MAGIC) {
-			munmap(m, sizeof(*m));
+			process_unmap(m, HEAD);
 			a = NULL;
 		} else {
 			*a = (struct arena) { .memory = m, .id = m->id, .peer = peer, .bell = -1 };
@@ -253,6 +284,14 @@ struct arena_shared *arena_memory(struct arena *a)
 	return a->memory;
 }
 
+uint8_t *arena_ring(const struct arena *a, uint32_t lane, uint32_t dir)
+{
+	uint32_t piece = piece_of(lane, ARENA_FIRST);
+	size_t at = lane - piece_start(piece, ARENA_FIRST);
+
+	return a->ring[piece] + (2 * at + dir) * LANE_RING;
+}
+
 uint64_t arena_id(const struct arena *a)
 {
 	return a->id;
@@ -265,7 +304,8 @@ bool arena_attach(struct arena *a, uint32_t lane)
 	if (lane >= ARENA_LANES || !rec_lock_take(&lock))
 		return false;
 	/* A peer that names a lane twice gets the second one refused. */
-	ok = !a->maker && !(a->used >> lane & 1) && n_lanes < settings.max_lanes;
+	ok = !a->maker && !(a->used >> lane & 1) && n_lanes < settings.max_lanes &&
+	     has_rings(a, lane);
 	if (ok) {
 		a->used |= 1ull << lane;
 		a->lanes++;

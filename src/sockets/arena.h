@@ -2,7 +2,8 @@
 /*
  * Arenas: sealed memory files with room for lanes, each shared by exactly two processes (and their children),
  * so that a hostile peer can spoil nobody else's connections. The process that makes an arena gives its
- * lanes out; they are used again when both ends have let go, with their pages warm.
+ * lanes out; they are used again when both ends have let go, with their pages warm. Rings are mapped in pieces, when
+ * a lane is first used, to spare address space; so each end may have other pieces than the peer.
  */
 #ifndef FLUE_SOCKETS_ARENA_H
 #define FLUE_SOCKETS_ARENA_H
@@ -14,6 +15,8 @@
 #include "sockets/lane.h"
 
 #define ARENA_LANES        64u
+#define ARENA_FIRST        2u /* lanes of the first piece */
+#define ARENA_PIECES       6
 #define ARENA_MAGIC        0x31414e454c465545ull
 #define ARENA_PRIVATE_DATA 96
 
@@ -43,7 +46,7 @@ struct arena_shared {
 		_Alignas(128) _Atomic uint32_t lane[ARENA_LANES];
 	} stir[2];
 	_Alignas(4096) struct lane_shared lane[ARENA_LANES];
-	_Alignas(4096) uint8_t ring[ARENA_LANES][2][LANE_RING];
+	_Alignas(4096) uint8_t ring[ARENA_LANES][2][LANE_RING]; /* in the file; see arena_ring() */
 };
 
 struct arena;
@@ -56,7 +59,10 @@ void arena_undo(struct arena *a, uint32_t lane);
 /* Map what a peer sent; closes fd. NULL: it is not what it should be, or there is no room. */
 struct arena *arena_map(int fd, pid_t peer);
 struct arena *arena_by_id(uint64_t id);
+/* All but the rings. */
 struct arena_shared *arena_memory(struct arena *a);
+/* The ring of a direction, [0]: from the maker, of a lane that was taken or attached. */
+uint8_t *arena_ring(const struct arena *a, uint32_t lane, uint32_t dir);
 uint64_t arena_id(const struct arena *a);
 /* The peer's bell, or -1. set: takes `fd`; `mailbox` tells the process. */
 int arena_bell(const struct arena *a);

@@ -6,9 +6,11 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -322,11 +324,86 @@ static void arena_lanes_stay_with_the_parent_when_it_forks(void **st)
 	assert_ptr_equal(take(&lane, &fd), a);
 }
 
+/* Every ring is memory of its own, and the same at both ends, whichever lane comes first. */
+static void arena_rings_are_shared_when_mapped_in_pieces(void **st)
+{
+	struct arena *near = NULL, *far = NULL;
+	uint32_t lane;
+	int fd;
+
+	for (uint32_t i = 0; i < ARENA_LANES; i++) {
+		near = take(&lane, &fd);
+		assert_non_null(near);
+		if (fd >= 0)
+			far = arena_map(fd, getpid());
+		for (uint32_t dir = 0; dir < 2; dir++) {
+			memset(arena_ring(near, lane, dir), (int)(2 * lane + dir + 1), LANE_RING);
+			assert_int_equal(lane, i);
+		}
+	}
+	assert_non_null(far);
+	for (uint32_t i = ARENA_LANES; i-- > 0;) {
+		assert_true(arena_attach(far, i));
+		for (uint32_t dir = 0; dir < 2; dir++) {
+			const uint8_t *ring = arena_ring(far, i, dir);
+
+			assert_ptr_not_equal(ring, arena_ring(near, i, dir));
+			assert_int_equal(ring[0], 2 * i + dir + 1);
+			assert_memory_equal(ring, ring + 1, LANE_RING - 1);
+		}
+	}
+}
+
+static size_t address_space(void)
+{
+	FILE *f = fopen("/proc/self/statm", "re");
+	unsigned long pages = 0;
+
+	if (f && fscanf(f, "%lu", &pages) != 1)
+		pages = 0;
+	if (f)
+		fclose(f);
+	return pages * 4096;
+}
+
+static int take_within(size_t limit)
+{
+	const struct rlimit space = { limit, limit };
+	size_t before = address_space();
+	uint32_t lane;
+	int fd, n = 0;
+
+	setrlimit(RLIMIT_AS, &space);
+	while (take(&lane, &fd)) {
+		n++;
+		if (fd >= 0)
+			close(fd);
+	}
+	return address_space() - before <= limit / 16 ? n : -1;
+}
+
+/* In a process without arenas: comes first. */
+static void arena_takes_a_share_when_space_is_limited(void **st)
+{
+	int status = -1;
+	pid_t pid;
+
+	/* A sanitizer has terabytes. */
+	if (address_space() > 64u << 20)
+		skip();
+	pid = fork();
+	if (pid == 0)
+		_exit(take_within(128u << 20) > 0 && take_within(8u << 20) == 0 ? 0 : 1);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup(name, begin)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		TEST(arena_takes_a_share_when_space_is_limited),
 		TEST(arena_is_made_once_when_lanes_are_free),
 		TEST(arena_is_made_again_when_lanes_are_used_up),
 		TEST(arena_gives_no_lane_when_limit_is_reached),
@@ -339,6 +416,7 @@ int main(void)
 		TEST(arena_refuses_memory_that_could_hurt),
 		TEST(arena_refuses_files_that_cannot_be_sealed),
 		TEST(arena_lanes_stay_with_the_parent_when_it_forks),
+		TEST(arena_rings_are_shared_when_mapped_in_pieces),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

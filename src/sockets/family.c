@@ -2,35 +2,33 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/util.h"
 #include "sockets/family.h"
+#include "sockets/piece.h"
 #include "sockets/process.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
 
 #define HOMES 8
 
-/* The homes of this process and its forebears, with our seat in each; -1: none; and what our calls have to do with
- * their records. */
-static struct {
+/* The homes of this process and its forebears, with our seat in each; -1: none; and the pieces that are mapped here,
+ * with what our calls have to do with the records in them. */
+static struct known {
 	struct home *home;
-	struct keep *keep;
 	int seat;
+	_Atomic uint32_t pieces;
+	struct {
+		struct rec *rec;
+		struct keep *keep;
+	} piece[HOME_PIECES];
 } known[HOMES];
 
-struct keep family_stray;
+static struct rec_lock reaching;
 
-struct keep *family_keep(const struct home *h, uint32_t number)
-{
-	for (int i = 0; i < HOMES; i++)
-		if (known[i].home == h && known[i].keep)
-			return &known[i].keep[number];
-	return &family_stray;
-}
+struct keep family_stray;
 
 /* Seats for the child that this thread is forking, + 1; 0: not yet, -1: none to be had. */
 static _Thread_local int8_t next[HOMES] THREAD_LOCAL_FAST;
@@ -45,6 +43,91 @@ static int index_of(const struct home *h)
 			return i;
 	return -1;
 }
+
+/* --- pieces */
+
+/* The piece, and in *at the place in it; -1: not mapped here. */
+static int find(const struct known *k, uint32_t number, uint32_t *at)
+{
+	uint32_t piece = piece_of(number, HOME_FIRST);
+
+	if (piece >= atomic_load_explicit(&k->pieces, memory_order_acquire))
+		return -1;
+	*at = number - piece_start(piece, HOME_FIRST);
+	return (int)piece;
+}
+
+struct rec *family_rec(const struct home *h, uint32_t number)
+{
+	int i = index_of(h);
+	uint32_t at;
+	int piece = i < 0 ? -1 : find(&known[i], number, &at);
+
+	return piece < 0 ? NULL : &known[i].piece[piece].rec[at];
+}
+
+struct keep *family_keep(const struct home *h, uint32_t number)
+{
+	int i = index_of(h);
+	uint32_t at;
+	int piece = i < 0 ? -1 : find(&known[i], number, &at);
+
+	return piece < 0 ? NULL : &known[i].piece[piece].keep[at];
+}
+
+/* So many records can be reached. */
+static uint32_t reached(const struct known *k)
+{
+	uint32_t pieces = atomic_load_explicit(&k->pieces, memory_order_acquire);
+
+	return min_u32(piece_start(pieces, HOME_FIRST), k->home->records);
+}
+
+/* What our calls have to do with the records of the next piece, `rec`. Takes that. */
+static bool add_piece(struct known *k, struct rec *rec)
+{
+	uint32_t piece = atomic_load(&k->pieces);
+	size_t n = piece_size(piece, HOME_FIRST);
+	struct keep *keep = process_map(-1, n * sizeof(*keep));
+
+	if (!keep)
+		return false;
+	k->piece[piece].rec = rec;
+	k->piece[piece].keep = keep;
+	atomic_store_explicit(&k->pieces, piece + 1, memory_order_release);
+	return true;
+}
+
+static void map_next(struct known *k)
+{
+	uint32_t piece = atomic_load(&k->pieces);
+	size_t size = (size_t)piece_size(piece, HOME_FIRST) * sizeof(struct rec);
+	struct rec *rec = NULL;
+
+	if (piece > 0 && piece < HOME_PIECES)
+		rec = process_map_behind(
+			k->piece[piece - 1].rec + piece_size(piece - 1, HOME_FIRST), size);
+	if (rec && !add_piece(k, rec))
+		process_unmap(rec, size);
+}
+
+uint32_t family_reach(struct home *h, uint32_t number)
+{
+	int i = index_of(h);
+	int saved = errno;
+
+	if (i < 0)
+		return 0;
+	if (number >= reached(&known[i]) && number < h->records && rec_lock_take(&reaching)) {
+		if (number >= reached(&known[i])) /* another thread may have been faster */
+			map_next(&known[i]);
+		rec_lock_give(&reaching);
+	}
+	errno = saved;
+	return reached(&known[i]);
+}
+
+/* --- seats */
 
 /* Numbers of processes mean something within one name space only. 0: not to be found out. */
 static uint64_t name_space(void)
@@ -67,42 +150,46 @@ static void sit_down(struct home *h, int seat)
 
 bool family_founded(struct home *h)
 {
-	struct keep *keep = mmap(NULL, h->records * sizeof(*keep), PROT_READ | PROT_WRITE,
-				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-	for (int i = 0; i < HOMES && keep != MAP_FAILED; i++) {
+	for (int i = 0; i < HOMES; i++) {
 		if (known[i].home)
 			continue;
+		if (!add_piece(&known[i], h->rec))
+			return false;
 		sit_down(h, 0);
 		known[i].seat = 0;
-		known[i].keep = keep;
 		known[i].home = h;
 		return true;
 	}
-	if (keep != MAP_FAILED)
-		munmap(keep, h->records * sizeof(*keep));
 	return false;
 }
 
-static void forget_calls(const struct home *h, struct keep *keep)
+/* Written only where need be: each page that is costs the child a copy. */
+static void forget_calls(struct keep *keep, uint32_t n)
 {
-	for (uint32_t n = 0; n < atomic_load(&h->high); n++) {
-		int heir = atomic_exchange(&keep[n].heir, 0);
+	for (uint32_t i = 0; i < n; i++) {
+		int heir = atomic_load_explicit(&keep[i].heir, memory_order_relaxed);
 
+		if (heir)
+			atomic_store(&keep[i].heir, 0);
 		if (heir > 0)
 			real(close)(heir - 1);
-		if (atomic_load_explicit(&keep[n].pins, memory_order_relaxed))
-			atomic_store(&keep[n].pins, 0);
-		if (atomic_load_explicit(&keep[n].calls, memory_order_relaxed))
-			atomic_store(&keep[n].calls, 0);
+		if (atomic_load_explicit(&keep[i].pins, memory_order_relaxed))
+			atomic_store(&keep[i].pins, 0);
+		if (atomic_load_explicit(&keep[i].calls, memory_order_relaxed))
+			atomic_store(&keep[i].calls, 0);
 	}
 }
 
 void family_forget_calls(void)
 {
-	for (int i = 0; i < HOMES; i++)
-		if (known[i].home && known[i].keep)
-			forget_calls(known[i].home, known[i].keep);
+	for (int i = 0; i < HOMES; i++) {
+		const struct known *k = &known[i];
+		uint32_t high = k->home ? atomic_load(&k->home->high) : 0;
+
+		for (uint32_t p = 0; p < k->pieces && piece_start(p, HOME_FIRST) < high; p++)
+			forget_calls(k->piece[p].keep, min_u32(piece_size(p, HOME_FIRST),
+							       high - piece_start(p, HOME_FIRST)));
+	}
 }
 
 static void add(struct rec *r, int seat, int change)
@@ -158,9 +245,13 @@ static void give_up(struct rec *r, int seat)
 /* With the lock. */
 static void clear(struct home *h, int seat)
 {
-	for (uint32_t n = 0; n < atomic_load(&h->high) && atomic_load(&h->seat[seat].held); n++)
-		give_up(&h->rec[n], seat);
-	/* What could not be counted keeps the seat. */
+	struct rec *r;
+
+	for (uint32_t n = 0; n < atomic_load(&h->high) && atomic_load(&h->seat[seat].held) &&
+			     (r = family_rec(h, n)) != NULL;
+	     n++)
+		give_up(r, seat);
+	/* What could not be counted keeps the seat, or what is not mapped here: others may see to it. */
 	if (atomic_load(&h->seat[seat].held) == 0)
 		atomic_store(&h->seat[seat].pid, 0);
 }
@@ -240,6 +331,7 @@ void family_fork_parent(void)
 void family_forked(void)
 {
 	our_space = 0; /* a child may be in another one */
+	atomic_store(&reaching.word, 0);
 	for (int i = 0; i < HOMES; i++) {
 		known[i].seat = next[i] > 0 ? next[i] - 1 : -1;
 		if (known[i].home && known[i].seat >= 0)

@@ -9,14 +9,20 @@
 #define FLUE_SOCKETS_FAMILY_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "sockets/home.h"
 
-/* This process has made the home. False: no memory. */
+/* This process has made the home, of which the first piece is mapped. False: no memory. */
 bool family_founded(struct home *h);
-/* What calls of this process have to do with a record; family_stray for those in homes that we do not know. */
+/* A record, and what calls of this process have to do with it, if its piece is mapped here, or NULL. */
+struct rec *family_rec(const struct home *h, uint32_t number);
 struct keep *family_keep(const struct home *h, uint32_t number);
+/* Stands for what is not known. */
 extern struct keep family_stray;
+/* Map one more piece of the home of this process, if that is needed for this record. Returns how many
+ * records can be reached. */
+uint32_t family_reach(struct home *h, uint32_t number);
 /* In the child of a fork: calls of the parent's other threads are not here. */
 void family_forget_calls(void);
 /* This process has so many more descriptors of the record. Counted up after refs and procs, down before. */

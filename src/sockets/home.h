@@ -4,6 +4,10 @@
  * named "flue-home", mapped shared: children of fork() share the records of the sockets they
  * inherit, with locks and positions, and `flue sockets` reads the counters through
  * /proc/PID/fd. No peer can reach it.
+ *
+ * The file has room for all records, which costs nothing; address space does, in programs that have a limit for it. So
+ * records are mapped in pieces, each as large as all before it, when somebody needs one. A child has those pieces
+ * that its parent had at the fork, and needs no others: it holds no record in them.
  */
 #ifndef FLUE_SOCKETS_HOME_H
 #define FLUE_SOCKETS_HOME_H
@@ -18,8 +22,10 @@
 
 #define HOME_NAME    "flue-home"
 #define HOME_MAGIC   0x3145554c46534b53ull
-#define HOME_VERSION 3
+#define HOME_VERSION 4
 #define HOME_RECORDS 65536u
+#define HOME_FIRST   256u /* records of the first piece */
+#define HOME_PIECES  9
 #define HOME_SEATS   64
 
 enum why {
@@ -70,13 +76,15 @@ struct rec_count {
 };
 
 struct home;
+struct keep;
 
 struct rec {
 	/* identity: for the tool and for finding the peer */
 	_Alignas(128) _Atomic uint32_t state; /* enum rec_state */
 	_Atomic uint32_t why;                 /* see why.h */
 	struct home *home;                    /* where it stands, in the processes of the family */
-	uint32_t number;                      /* ... and at which place */
+	struct keep *keep;                    /* what calls of this process have to do with it */
+	uint32_t number;                      /* at which place of the home it is */
 	uint64_t cookie;
 	struct sockaddr_in6 self; /* IPv4 as mapped addresses */
 	struct sockaddr_in6 peer;
@@ -158,15 +166,12 @@ struct home {
 		_Atomic uint32_t held; /* descriptors in all */
 		_Atomic uint64_t space; /* in which the number means something */
 	} seat[HOME_SEATS];
-	char rules[256];       /* the file of rules, or "" */
-	_Atomic uint32_t told; /* the process has told its totals itself */
-	_Alignas(4096) struct rec rec[];
+	char rules[256];                 /* the file of rules, or "" */
+	_Atomic uint32_t told;           /* the process has told its totals itself */
+	_Alignas(4096) struct rec rec[]; /* in the file; see family_rec() */
 };
 
-/* The record `n`, or NULL beyond the end. */
-static inline struct rec *home_rec(struct home *h, uint32_t n)
-{
-	return n < h->records ? &h->rec[n] : NULL;
-}
+_Static_assert(HOME_FIRST << (HOME_PIECES - 1) == HOME_RECORDS, "the pieces are all of it");
+_Static_assert(HOME_FIRST * sizeof(struct rec) % 4096 == 0, "pieces are whole pages");
 
 #endif

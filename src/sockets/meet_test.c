@@ -154,10 +154,10 @@ static void check_shared(void)
 
 	assert_ptr_not_equal(a, b);
 	assert_int_equal(near.lane, far.lane);
-	a->ring[near.lane][0][5] = 77;
-	assert_int_equal(b->ring[near.lane][0][5], 77);
-	b->ring[near.lane][1][9] = 78;
-	assert_int_equal(a->ring[near.lane][1][9], 78);
+	arena_ring(near.arena, near.lane, 0)[5] = 77;
+	assert_int_equal(arena_ring(far.arena, far.lane, 0)[5], 77);
+	arena_ring(far.arena, far.lane, 1)[9] = 78;
+	assert_int_equal(arena_ring(near.arena, near.lane, 1)[9], 78);
 }
 
 static void ends_meet_when_both_are_in_one_process(void **st)
@@ -188,7 +188,7 @@ static void be_far(int to, int from)
 		_exit(2);
 	if (meet_check(&far, &why) != MEET_LANE)
 		_exit(3);
-	_exit(arena_memory(far.arena)->ring[far.lane][0][3] == 99 && far.side == 1 ? 0 : 4);
+	_exit(arena_ring(far.arena, far.lane, 0)[3] == 99 && far.side == 1 ? 0 : 4);
 }
 
 static void ends_meet_when_they_are_in_two_processes(void **st)
@@ -204,7 +204,7 @@ static void ends_meet_when_they_are_in_two_processes(void **st)
 		be_far(there[1], back[0]);
 	assert_int_equal(read(there[0], &octet, 1), 1);
 	assert_int_equal(meet_peer(&near, &why), MEET_LANE);
-	arena_memory(near.arena)->ring[near.lane][0][3] = 99;
+	arena_ring(near.arena, near.lane, 0)[3] = 99;
 	assert_int_equal(write(back[1], "g", 1), 1);
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(WEXITSTATUS(status), 0);

@@ -395,29 +395,89 @@ bool process_may_grow(size_t size)
 	       (limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= size);
 }
 
+/* Of a limit for all of the program's memory we take a sixteenth, and never more than this. */
+#define SPACE_SHARE 16
+#define SPACE_MOST  (16u << 20)
+#define PAGE        4096u
+
+static _Atomic size_t mapped;
+
+static bool has_space(size_t all)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+		return true;
+	return all <= min_u64(limit.rlim_cur / SPACE_SHARE, SPACE_MOST);
+}
+
+void *process_map(int fd, size_t size)
+{
+	int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+	void *p = MAP_FAILED;
+	int saved = errno;
+
+	if (has_space(atomic_fetch_add(&mapped, size) + size))
+		p = mmap(NULL, size, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, fd, 0);
+	if (p == MAP_FAILED)
+		atomic_fetch_sub(&mapped, size);
+	errno = saved;
+	return p == MAP_FAILED ? NULL : p;
+}
+
+/* The last page before `end` is mapped a second time, and with it what comes behind; then the page goes. */
+void *process_map_behind(const void *end, size_t size)
+{
+	char *p = MAP_FAILED;
+	int saved = errno;
+
+	if (has_space(atomic_fetch_add(&mapped, size) + size + PAGE))
+		p = real(mremap)((char *)end - PAGE, 0, PAGE + size, MREMAP_MAYMOVE);
+	if (p == MAP_FAILED)
+		atomic_fetch_sub(&mapped, size);
+	else
+		real(munmap)(p, PAGE);
+	errno = saved;
+	return p == MAP_FAILED ? NULL : p + PAGE;
+}
+
+void process_unmap(void *p, size_t size)
+{
+	real(munmap)(p, size);
+	atomic_fetch_sub(&mapped, size);
+}
+
+static size_t home_size(uint32_t records)
+{
+	return sizeof(struct home) + (size_t)records * sizeof(struct rec);
+}
+
 static struct home *make_home(void)
 {
-	size_t size = sizeof(struct home) + (size_t)HOME_RECORDS * sizeof(struct rec);
 	int fd = memfd_create(HOME_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	uint32_t records = HOME_RECORDS;
 	struct home *h;
 
 	if (fd < 0)
 		return NULL;
-	if (!process_may_grow(size) || ftruncate(fd, (off_t)size) != 0 ||
+	while (records > HOME_FIRST && !process_may_grow(home_size(records)))
+		records /= 2;
+	if (!process_may_grow(home_size(records)) ||
+	    ftruncate(fd, (off_t)home_size(records)) != 0 ||
 	    real(fcntl)(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
 		goto fail;
-	h = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-	if (h == MAP_FAILED)
+	h = process_map(fd, home_size(HOME_FIRST));
+	if (!h)
 		goto fail;
 	h->version = HOME_VERSION;
 	h->record_size = sizeof(struct rec);
 	h->pid = getpid();
-	h->records = HOME_RECORDS;
+	h->records = records;
 	memcpy(h->program, process_name, sizeof(h->program));
 	memccpy(h->rules, settings.policy.file, 0, sizeof(h->rules) - 1);
 	h->magic = HOME_MAGIC;
 	if (!family_founded(h)) {
-		munmap(h, size);
+		process_unmap(h, home_size(HOME_FIRST));
 		goto fail;
 	}
 	process_drop(OUR_HOME);
@@ -430,22 +490,25 @@ fail:
 	return NULL;
 }
 
+/* There may be memory or descriptors again later. Switched off is nothing: inherited lanes go on. */
+#define HOMELESS_NS NSEC_PER_SEC
+
 struct home *process_home(void)
 {
 	static struct once founding;
+	static _Atomic uint64_t homeless;
 	struct home *h;
 
 	process_init();
 	if (settings.off || !process_is_self())
 		return NULL;
 	h = atomic_load_explicit(&home, memory_order_acquire);
-	if (h || !once_begin(&founding))
+	if (h || (homeless && clock_coarse() - homeless < HOMELESS_NS) || !once_begin(&founding))
 		return h;
 	h = atomic_load(&home); /* another thread may have come first */
 	if (!h)
 		h = make_home();
-	if (!h)
-		settings.off = true;
+	atomic_store(&homeless, h ? 0 : clock_coarse());
 	atomic_store_explicit(&home, h, memory_order_release);
 	once_end(&founding, 0);
 	return h;

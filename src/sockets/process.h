@@ -74,6 +74,12 @@ void process_make_way(int fd);
 int process_lowest_from(int first);
 /* May this process make a file of this size? Trying it would end the program, with SIGXFSZ. */
 bool process_may_grow(size_t size);
+/* Memory of a file, shared, or without one (-1) private. NULL: not to be had, or more than our share of
+ * the address space that the program has been allowed. */
+void *process_map(int fd, size_t size);
+/* What stands in the file behind memory that is mapped up to `end`. No descriptor is needed for that. */
+void *process_map_behind(const void *end, size_t size);
+void process_unmap(void *p, size_t size);
 uint32_t process_tid(void);
 /* This process, without a system call; 0 in one that has just been forked. */
 int32_t process_pid(void);

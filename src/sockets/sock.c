@@ -99,7 +99,7 @@ static bool is_kept(const struct home *h, uint32_t n)
 {
 	const struct keep *k = family_keep(h, n);
 
-	return atomic_load_explicit(&k->pins, memory_order_relaxed) ||
+	return !k || atomic_load_explicit(&k->pins, memory_order_relaxed) ||
 	       atomic_load_explicit(&k->calls, memory_order_relaxed);
 }
 
@@ -107,19 +107,27 @@ static bool is_kept(const struct home *h, uint32_t n)
 static struct rec *new_record(struct home *h)
 {
 	static _Atomic uint32_t next;
+	uint32_t records = h->records;
 
 	family_sweep(h);
-	for (uint32_t i = 0; i < h->records; i++) {
-		uint32_t n = atomic_fetch_add_explicit(&next, 1, memory_order_relaxed) % h->records;
-		struct rec *r = &h->rec[n];
+	for (uint32_t i = 0; i < records; i++) {
+		uint32_t n = atomic_fetch_add_explicit(&next, 1, memory_order_relaxed) % records;
+		struct rec *r = family_rec(h, n);
 		uint32_t free = REC_FREE;
 
 		if (n > 2 * atomic_load(&h->used) + 16) {
 			atomic_store(&next, 0);
 			continue;
 		}
-		if (!is_kept(h, n) && atomic_compare_exchange_strong(&r->state, &free, REC_OPEN)) {
+		/* Without memory for more those that are there must do. */
+		if (!r) {
+			records = family_reach(h, n);
+			r = n < records ? family_rec(h, n) : NULL;
+		}
+		if (r && !is_kept(h, n) &&
+		    atomic_compare_exchange_strong(&r->state, &free, REC_OPEN)) {
 			atomic_fetch_add(&h->used, 1);
+			LANE_STORE(r->number, n);
 			if (n >= atomic_load(&h->high))
 				atomic_store(&h->high, n + 1);
 			return r;
@@ -207,7 +215,7 @@ static void wipe(struct home *h, struct rec *r)
 	clear(&r->rx_before, sizeof(*r) - offsetof(struct rec, rx_before));
 	atomic_store_explicit(&r->why, WHY_NONE, memory_order_relaxed);
 	r->home = h;
-	r->number = (uint32_t)(r - h->rec);
+	LANE_STORE(r->keep, family_keep(h, r->number));
 }
 
 static struct rec *add(int fd, uint32_t state, uint32_t role, uint32_t flags)
@@ -446,7 +454,9 @@ void sock_unknown(int fd)
 
 struct keep *sock_keeping(const struct rec *r)
 {
-	return family_keep(r->home, r->number);
+	struct keep *k = LANE_LOAD(r->keep);
+
+	return k ? k : &family_stray;
 }
 
 bool sock_keep(struct rec *r, int fd)

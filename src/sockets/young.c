@@ -90,8 +90,9 @@ static void set_up(struct rec *r, int fd, uint64_t sent, uint64_t received)
 	atomic_store(&l->pid[r->side], r->lane_pid);
 	atomic_store(&l->fd[r->side], fd);
 	LANE_STORE(r->hint_pid, r->lane_pid);
-	lane_tx_init(&r->tx, &l->dir[r->side], m->ring[r->lane][r->side], sent);
-	lane_rx_init(&r->rx, &l->dir[1 - r->side], m->ring[r->lane][1 - r->side], received);
+	lane_tx_init(&r->tx, &l->dir[r->side], arena_ring(r->arena, r->lane, r->side), sent);
+	lane_rx_init(&r->rx, &l->dir[1 - r->side], arena_ring(r->arena, r->lane, 1 - r->side),
+		     received);
 	if (r->side == 0)
 		atomic_fetch_or(&r->flags, REC_UNANSWERED);
 	r->spin = settings.spin_ns;
