@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "sockets/process.h"
 #include "sockets/real.h"
@@ -11,6 +12,15 @@
 #include "sockets/tell.h"
 #include "sockets/totals.h"
 #include "sockets/why.h"
+
+/* Beyond the program's limit for files a write would end it. */
+static bool may_append(int fd, size_t n)
+{
+	struct stat st;
+
+	return fstat(fd, &st) == 0 &&
+	       (!S_ISREG(st.st_mode) || process_may_grow((size_t)st.st_size + n));
+}
 
 void report_line(const char *a, const char *b, const char *c)
 {
@@ -21,7 +31,8 @@ void report_line(const char *a, const char *b, const char *c)
 		{ (void *)"\n", 1 },
 	};
 
-	if (real(writev)(STDERR_FILENO, iov, 4) < 0)
+	if (!may_append(STDERR_FILENO, strlen(a) + strlen(b) + strlen(c) + 1) ||
+	    real(writev)(STDERR_FILENO, iov, 4) < 0)
 		return;
 }
 
@@ -91,7 +102,7 @@ void report_process(void)
 			    errno == EACCES ? ": permission denied" : "");
 		return;
 	}
-	if (real(write)(fd, line, n) != (ssize_t)n)
+	if (!may_append(fd, n) || real(write)(fd, line, n) != (ssize_t)n)
 		report_line("flue: ", settings.stats, ": could not be written");
 	real(close)(fd);
 }
