@@ -326,10 +326,10 @@ static bool young_begin(struct young *y, const struct round *w)
 		void *p = mmap(NULL, w->n * sizeof(*y->rec), PROT_READ | PROT_WRITE,
 			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-		if (p == MAP_FAILED)
-			return true;
-		y->rec = p;
-		y->most = w->n;
+		if (p != MAP_FAILED) {
+			y->rec = p;
+			y->most = w->n;
+		}
 	}
 	for (nfds_t i = 0; i < w->n; i++) {
 		int fd = w->fds[i].fd;
@@ -342,7 +342,12 @@ static bool young_begin(struct young *y, const struct round *w)
 			continue;
 		if (stream_enter(r) == STREAM_OURS)
 			return false;
-		y->rec[y->n++] = r;
+		if (y->n < y->most) {
+			y->rec[y->n++] = r;
+		} else { /* no memory for the list */
+			sock_pin(r, fd, WHY_LIMIT);
+			sock_call_ends(r);
+		}
 	}
 	return true;
 }
