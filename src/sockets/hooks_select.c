@@ -246,34 +246,51 @@ static void write_sets(const struct list *l, const struct wish *w)
 	}
 }
 
-static int select_for(struct wish w, const struct poll_call *limits)
+static int select_with(struct list *l, const struct wish *w, const struct poll_call *limits)
 {
-	struct list l __attribute__((cleanup(list_drop)));
 	struct poll_call k = *limits;
 	uint64_t start = k.timeout > 0 ? clock_now() : 0;
 	int result, ready = 0;
 
-	l.mapped = 0; /* cancellation may come from here on */
-	if (w.n > FD_SETSIZE)
-		w.n = table_size(w.n);
-	if (!list_make(&l, &w)) {
-		l.mapped = 0;
-		errno = ENOMEM;
-		return -1;
-	}
-	list_fill(&l, &w);
+	list_fill(l, w);
 	do {
-		result = poll_any(l.fds, l.n, &k);
+		result = poll_any(l->fds, l->n, &k);
 		if (result < 0)
 			return result;
-		ready = result > 0 ? judge(&l) : 0;
+		ready = result > 0 ? judge(l) : 0;
 		if (ready < 0)
 			return ready;
 		if (k.timeout > 0 && ready == 0)
 			k.timeout = limits->timeout - (int64_t)(clock_now() - start);
 	} while (result > 0 && ready == 0 && (limits->timeout < 0 || k.timeout > 0));
-	write_sets(&l, &w);
+	write_sets(l, w);
 	return ready;
+}
+
+/* No memory is left, which select() does not need. Not to be inlined: others are spared this much stack. */
+static __attribute__((noinline)) int select_on_stack(const struct wish *w,
+						     const struct poll_call *limits)
+{
+	struct pollfd fds[FD_SETSIZE];
+	struct list l = { .fds = fds };
+
+	return select_with(&l, w, limits);
+}
+
+static int select_for(struct wish w, const struct poll_call *limits)
+{
+	struct list l __attribute__((cleanup(list_drop)));
+
+	l.mapped = 0; /* cancellation may come from here on */
+	if (w.n > FD_SETSIZE)
+		w.n = table_size(w.n);
+	if (list_make(&l, &w))
+		return select_with(&l, &w, limits);
+	l.mapped = 0;
+	if (w.n <= FD_SETSIZE)
+		return select_on_stack(&w, limits);
+	errno = ENOMEM;
+	return -1;
 }
 
 /* --- as the program calls them */
