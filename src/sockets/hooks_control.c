@@ -227,10 +227,16 @@ static int held_option(struct rec *r, int fd, int name, const void *value, sockl
 	return 0;
 }
 
+static bool is_buffer(int name)
+{
+	return name == SO_SNDBUF || name == SO_RCVBUF || name == SO_SNDBUFFORCE ||
+	       name == SO_RCVBUFFORCE;
+}
+
 /* The kernel has taken an option that calls on a lane heed too. */
 static void note_option(struct rec *r, int fd, int level, int name, const void *value)
 {
-	if (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_RCVBUF) && sock_keep(r, fd)) {
+	if (level == SOL_SOCKET && is_buffer(name) && sock_keep(r, fd)) {
 		if (sock_has_lane(r))
 			stream_note_buffers(r, fd);
 		sock_release(r);
