@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include <errno.h>
 #include <signal.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,6 +20,7 @@
 static struct known {
 	struct home *home;
 	int seat;
+	_Atomic uint64_t alive; /* seats whose processes were, see family_look_once() */
 	_Atomic uint32_t pieces;
 	struct {
 		struct rec *rec;
@@ -214,17 +216,37 @@ void family_hold(struct rec *r, int change)
 
 /* --- the dead */
 
+static _Atomic uint32_t looking_once;
+
+_Static_assert(HOME_SEATS <= 64, "a bit for each");
+
+void family_look_once(bool once)
+{
+	if (!once) {
+		atomic_fetch_sub(&looking_once, 1);
+		return;
+	}
+	for (int i = 0; i < HOMES; i++)
+		atomic_store(&known[i].alive, 0);
+	atomic_fetch_add(&looking_once, 1);
+}
+
 static bool is_dead(const struct home *h, int seat)
 {
 	int pid = atomic_load(&h->seat[seat].pid);
 	uint64_t space = atomic_load(&h->seat[seat].space);
+	int i = atomic_load_explicit(&looking_once, memory_order_relaxed) ? index_of(h) : -1;
 	int saved = errno;
 	bool dead;
 
 	/* Below 0: for a child that is being forked. */
-	if (pid <= 0 || pid == getpid() || settings.sealed || space == 0 || space != our_space)
+	if (pid <= 0 || pid == process_pid() || settings.sealed || space == 0 || space != our_space)
+		return false;
+	if (i >= 0 && (atomic_load(&known[i].alive) >> seat & 1))
 		return false;
 	dead = kill(pid, 0) != 0 && errno == ESRCH;
+	if (i >= 0 && !dead)
+		atomic_fetch_or(&known[i].alive, 1ull << seat);
 	errno = saved;
 	return dead;
 }
@@ -256,20 +278,6 @@ static void clear(struct home *h, int seat)
 		atomic_store(&h->seat[seat].pid, 0);
 }
 
-void family_reap(struct rec *r)
-{
-	struct home *h = r->home;
-
-	for (int seat = 0; seat < HOME_SEATS; seat++) {
-		if (!atomic_load_explicit(&r->held[seat], memory_order_relaxed) ||
-		    !is_dead(h, seat) || !rec_lock_take(&h->seats_lock))
-			continue;
-		if (is_dead(h, seat))
-			give_up(r, seat);
-		rec_lock_give(&h->seats_lock);
-	}
-}
-
 static void sweep_one(struct home *h, int seat)
 {
 	if (!is_dead(h, seat) || !rec_lock_take(&h->seats_lock))
@@ -277,6 +285,24 @@ static void sweep_one(struct home *h, int seat)
 	if (is_dead(h, seat))
 		clear(h, seat);
 	rec_lock_give(&h->seats_lock);
+}
+
+typedef uint64_t __attribute__((may_alias)) eight;
+
+_Static_assert(offsetof(struct rec, held) % sizeof(eight) == 0 && HOME_SEATS % 8 == 0, "aligned");
+
+/* All that they held, or each record that is closed would ask for them again. */
+void family_reap(struct rec *r)
+{
+	const eight *eights = (const void *)r->held;
+
+	for (int seat = 0; seat < HOME_SEATS; seat++) {
+		/* Most seats are empty: eight at a time. */
+		if (seat % 8 == 0 && !__atomic_load_n(&eights[seat / 8], __ATOMIC_RELAXED))
+			seat += 7;
+		else if (atomic_load_explicit(&r->held[seat], memory_order_relaxed))
+			sweep_one(r->home, seat);
+	}
 }
 
 void family_sweep(struct home *h)
@@ -308,6 +334,19 @@ static int take_seat(struct home *h)
 	return seat < 0 ? free_seat(h) : seat;
 }
 
+/* The seat is nobody's but ours until the child sits there. */
+static void add_quietly(struct rec *r, int seat)
+{
+	uint8_t n = atomic_load_explicit(&r->held[seat], memory_order_relaxed);
+	_Atomic uint32_t *held = &r->home->seat[seat].held;
+
+	if (n == UINT8_MAX)
+		return;
+	atomic_store_explicit(&r->held[seat], (uint8_t)(n + 1), memory_order_relaxed);
+	atomic_store_explicit(held, atomic_load_explicit(held, memory_order_relaxed) + 1,
+			      memory_order_relaxed);
+}
+
 void family_count_child(struct rec *r)
 {
 	int i = index_of(r->home);
@@ -320,7 +359,7 @@ void family_count_child(struct rec *r)
 		next[i] = (int8_t)(seat < 0 ? -1 : seat + 1);
 	}
 	if (next[i] > 0)
-		add(r, next[i] - 1, 1);
+		add_quietly(r, next[i] - 1);
 }
 
 void family_fork_parent(void)
@@ -331,6 +370,7 @@ void family_fork_parent(void)
 void family_forked(void)
 {
 	our_space = 0; /* a child may be in another one */
+	atomic_store(&looking_once, 0);
 	atomic_store(&reaching.word, 0);
 	for (int i = 0; i < HOMES; i++) {
 		known[i].seat = next[i] > 0 ? next[i] - 1 : -1;

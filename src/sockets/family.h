@@ -37,6 +37,8 @@ void family_leave(void);
 void family_return(void);
 /* Relatives that were killed do not hold this record any more. The caller does. */
 void family_reap(struct rec *r);
+/* Many records are going to be closed: who is found alive is not asked for again until that is over. */
+void family_look_once(bool once);
 /* Look after one of the relatives who share this home. */
 void family_sweep(struct home *h);
 

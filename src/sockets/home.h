@@ -86,10 +86,12 @@ struct rec {
 	struct keep *keep;                    /* what calls of this process have to do with it */
 	uint32_t number;                      /* at which place of the home it is */
 	uint64_t cookie;
-	struct sockaddr_in6 self; /* IPv4 as mapped addresses */
+	/* a fork counts these for each record: close together */
+	_Atomic uint32_t refs;            /* descriptors, in all processes of the family */
+	_Atomic uint32_t procs;           /* processes of the family that hold it */
+	_Atomic uint8_t held[HOME_SEATS]; /* descriptors, by process; see family.h */
+	struct sockaddr_in6 self;         /* IPv4 as mapped addresses */
 	struct sockaddr_in6 peer;
-	_Atomic uint32_t refs;  /* descriptors, in all processes of the family */
-	_Atomic uint32_t procs; /* processes of the family that hold it */
 	_Atomic uint32_t flags; /* enum rec_flag */
 	_Atomic uint32_t armed; /* sleepers that rely on LANE_WAITING ... */
 	uint32_t armed_bell;    /* ... and those of them that our bell wakes */
@@ -145,7 +147,6 @@ struct rec {
 	uint32_t spin;           /* what the next wait for octets may spin, in nanoseconds */
 	uint32_t nap;            /* see nap_pays() */
 	_Atomic uint32_t asleep; /* of those in `armed`: in calls that only the carrier ends */
-	_Atomic uint8_t held[HOME_SEATS]; /* descriptors, by process; see family.h */
 };
 
 struct home {

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "sockets/epoll.h"
+#include "sockets/family.h"
 #include "sockets/hook.h"
 #include "sockets/hooks_uring.h"
 #include "sockets/ops_lane.h"
@@ -505,10 +506,12 @@ static void close_known(unsigned first, unsigned last)
 	uring_closing(first, last);
 	if (last >= SOCK_FDS)
 		last = SOCK_FDS - 1;
+	family_look_once(true);
 	for (unsigned fd = first; fd <= last && (int)fd <= sock_highest(); fd++) {
 		epoll_closing((int)fd);
 		sock_closing((int)fd);
 	}
+	family_look_once(false);
 }
 
 /* Ours stay open, or the numbers would be somebody else's without our knowledge. */

@@ -295,6 +295,7 @@ static void leave(void)
 	report_process();
 	settings.why = false;
 	epoll_ending();
+	family_look_once(true);
 	sock_each(let_go, NULL);
 	family_leave();
 }

@@ -52,6 +52,8 @@ struct sock_entry *sock_entry_make(int fd)
 
 static _Atomic uint32_t changing; /* calls that change the table */
 static _Atomic uint32_t forking;  /* the thread that forks */
+static _Atomic uint32_t forks;    /* how many there were, with the one that is under way */
+static _Atomic bool late;         /* the table was changed within it all the same */
 
 static void change_begins(void)
 {
@@ -73,6 +75,15 @@ static void change_begins(void)
 	}
 }
 
+/* The number stands in the table in a moment. A fork may have looked for it already, or will yet. */
+static void note_late(struct keep *k)
+{
+	if (!atomic_load(&forking))
+		return;
+	k->late = atomic_load(&forks);
+	atomic_store(&late, true);
+}
+
 static void change_ends(void)
 {
 	atomic_fetch_sub(&changing, 1);
@@ -88,6 +99,8 @@ static void fork_begins(void)
 		none = 0;
 		sched_yield();
 	}
+	atomic_store(&late, false);
+	atomic_fetch_add(&forks, 1);
 	while (atomic_load(&changing) > 0 && clock_now() - start < GATE_NS)
 		sched_yield();
 }
@@ -247,6 +260,7 @@ static struct rec *add(int fd, uint32_t state, uint32_t role, uint32_t flags)
 		state = REC_PLAIN;
 	}
 	atomic_store_explicit(&r->state, state, memory_order_release);
+	note_late(sock_keeping(r));
 	enter(fd, r);
 	errno = saved;
 	return r;
@@ -665,12 +679,36 @@ void sock_closed(int fd)
 		atomic_compare_exchange_strong(&e->rec, &closing, SOCK_OTHER);
 }
 
+/*
+ * One that never had a lane, has this number only, and that relatives go on with: all there is to do is to count.
+ * A child that has inherited thousands of them would else need much longer for its end than natively.
+ */
+static bool end_quickly(int fd, struct rec *r, struct keep *k)
+{
+	uint32_t state = atomic_load(&r->state);
+
+	if ((state != REC_OPEN && state != REC_YOUNG) || atomic_load(&k->numbers) > 1 ||
+	    atomic_load(&r->refs) <= 1)
+		return false;
+	if (!atomic_compare_exchange_strong(&sock_entry(fd)->rec, &(struct rec *) { r },
+					    SOCK_CLOSING))
+		return true;
+	family_hold(r, -1);
+	family_reap(r);
+	if (atomic_load(&r->refs) > 1)
+		atomic_fetch_sub(&r->procs, 1);
+	if (atomic_fetch_sub(&r->refs, 1) == 1)
+		last_closed(r, fd);
+	return true;
+}
+
 void sock_ending(int fd, struct rec *r)
 {
 	struct keep *k = sock_keeping(r);
 
 	if (atomic_load(&k->pins) == 0 && atomic_load(&k->calls) == 0 && !atomic_load(&k->heir)) {
-		sock_closing(fd);
+		if (!end_quickly(fd, r, k))
+			sock_closing(fd);
 		return;
 	}
 	/* Other threads are in calls until the very end: the record stays theirs, and relatives see to it. */
@@ -687,6 +725,7 @@ static void enter_copy(struct rec *r, int to)
 	atomic_fetch_add(&r->refs, 1);
 	atomic_fetch_add(&sock_keeping(r)->numbers, 1);
 	family_hold(r, 1);
+	note_late(sock_keeping(r));
 	enter(to, r);
 	change_ends();
 	/* A thread that found nothing there goes to the kernel with it. */
@@ -773,26 +812,29 @@ void sock_each(void (*call)(int fd, struct rec *r, void *arg), void *arg)
 
 /* --- fork: the child holds everything once more. Counted before, or the parent could close first. */
 
-static uint32_t forks;
-
+/* Writes as little as can be into memory that parent and child will have to copy. */
 static void count_child(int fd, struct rec *r, void *arg)
 {
 	struct keep *k = sock_keeping(r);
+	uint32_t now = atomic_load_explicit(&forks, memory_order_relaxed);
+	bool first = true;
 
 	(void)fd;
 	(void)arg;
 	atomic_fetch_add(&r->refs, 1);
 	/* A record with several numbers counts one process. */
-	if (k->counted != forks)
+	if (atomic_load_explicit(&k->numbers, memory_order_relaxed) > 1 || k->late == now) {
+		first = k->counted != now;
+		k->counted = now;
+	}
+	if (first)
 		atomic_fetch_add(&r->procs, 1);
-	k->counted = forks;
 	family_count_child(r);
 }
 
 void sock_fork_prepare(void)
 {
 	fork_begins();
-	forks++;
 	sock_each(count_child, NULL);
 }
 
@@ -804,8 +846,10 @@ void sock_fork_parent(void)
 /* Not counted for this process: somebody else's. */
 static void drop_uncounted(int fd, struct rec *r, void *arg)
 {
+	const struct keep *k = sock_keeping(r);
+
 	(void)arg;
-	if (sock_keeping(r)->counted != forks)
+	if (k->late == atomic_load(&forks) && k->counted != k->late)
 		sock_unknown(fd);
 }
 
@@ -816,7 +860,7 @@ void sock_forked(bool counted)
 	atomic_store(&sock_copies, 0);
 	atomic_store(&stream_spawns, 0);
 	copying = false;
-	if (counted)
+	if (counted && atomic_load(&late))
 		sock_each(drop_uncounted, NULL);
 	family_forget_calls();
 }

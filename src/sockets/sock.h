@@ -160,7 +160,8 @@ struct keep {
 	_Atomic uint32_t numbers; /* descriptors of this process */
 	_Atomic uint32_t sets;    /* epoll sets that it is in; */
 	_Atomic(struct epoll_set *) set; /* the first of them, if that is known */
-	uint32_t counted;                /* the fork for which it was last counted */
+	_Atomic uint32_t late;    /* the fork during which a number of it came into the table */
+	_Atomic uint32_t counted; /* ... for which it was last counted, if that was to be noted */
 };
 
 /* There was none to be had. */

@@ -65,7 +65,8 @@ void stream_forget_large(struct rec *r)
 	for (int i = 0; i < LARGE; i++) {
 		struct rec *is = r;
 
-		if (atomic_compare_exchange_strong(&large[i], &is, NULL))
+		if (atomic_load(&large[i]) == r &&
+		    atomic_compare_exchange_strong(&large[i], &is, NULL))
 			LANE_STORE(r->listed, 0);
 	}
 }
