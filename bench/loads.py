@@ -134,6 +134,14 @@ class Loads:
         return json.loads(stage.run([*trace, self.bench, *words, "--role", "client", "--port", port],
                                     client, library=not trace))
 
+    def forks(self, kind, sockets):
+        """What forks cost in a program that has so many sockets."""
+        def measure(_seconds):
+            with self.stage(kind) as stage:
+                program = os.path.join(os.path.dirname(self.bench), "sockets_fork")
+                return stage.counted(json.loads(stage.run([program, str(sockets)])))
+        return measure
+
     def calls(self, kind):
         """System calls of the client per round trip: the difference of a long and a short run."""
         def count(trips):

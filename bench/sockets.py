@@ -165,6 +165,14 @@ def costs(loads):
     yield Comparison("plain-peer-calls", "system calls per round trip, peer plain", "two CPUs", duo,
                      "blocking", "calls", "calls", [(TCP, "<= 1.0")], rounds=1, lanes=False)
 
+    for sockets in (1000, 8000):
+        duo = {kind: loads.forks(kind, sockets) for kind in (TCP, FLUE)}
+        for figure, what in (("fork_us", "fork()"), ("life_us", "fork() until the child's end"),
+                             ("set_us", "epoll_create1() and close()")):
+            yield Comparison("%s-%d" % (figure.partition("_")[0], sockets),
+                             "%s with %d sockets" % (what, sockets), "unpinned", duo, "blocking",
+                             figure, "us", [(TCP, None)], lanes=False)
+
     def hold(count, *words):
         return {FLUE: loads.plain(FLUE, "unpinned", "hold", "--count", str(count), *words,
                                     timed=False)}
