@@ -607,8 +607,9 @@ static void see_to_sleepers(struct receiver *c)
 
 	if (!c->left || !sock_keep(r, c->fd))
 		return;
-	/* Who is armed when those are told is in another process. */
-	if (atomic_load(&r->asleep) > 0 || !epoll_left_over(r) || atomic_load(&r->armed) > 0)
+	/* Who is armed in this process after those were told has looked since; one of another process need not have. */
+	if (atomic_load(&r->asleep) > 0 || !epoll_left_over(r) ||
+	    (atomic_load(&r->armed) > 0 && atomic_load(&r->procs) > 1))
 		stream_step_down(r, c->fd, WHY_READERS, false);
 	sock_release(r);
 	errno = saved;
