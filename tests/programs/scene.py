@@ -90,6 +90,10 @@ class Program:
         with open(self.err_path, encoding="utf-8", errors="replace") as file:
             return file.read()
 
+    def complaints(self):
+        """What it said on standard error, without what the library said there."""
+        return "".join(line for line in self.err().splitlines(True) if not line.startswith("flue: "))
+
     def wait(self):
         """Its exit status."""
         try:

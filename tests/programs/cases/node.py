@@ -28,5 +28,5 @@ def serve(scene):
     check(out.decode().strip() == str(count), "%s of %d connections were right\n%s",
           out.decode().strip(), count, scene.last_error + server.err())
     server.stop()
-    check(not server.err(), "the server said:\n%s", server.err())
+    check(not server.complaints(), "the server said:\n%s", server.err())
     scene.expect(2 * (count + 16), int(0.8 * 2 * (2 * count * size + 4 * sizes[2])))
