@@ -22,11 +22,11 @@ check: ## what a developer runs all day: quick tests, fast checks; under a minut
 	@scripts/test quick
 
 test: ## everything a commit must pass; under 25 minutes on two cores
-	@scripts/setup build test lab
+	@scripts/setup build test lab smoke
 	@scripts/test full
 
 test-long: ## long randomized, fuzz and torture runs; under 75 minutes
-	@scripts/setup build test lab programs deb
+	@scripts/setup build test lab smoke programs deb
 	@scripts/test long
 
 lab: ## only the tests against Linux's own iWARP driver in a small guest

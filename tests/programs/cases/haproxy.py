@@ -70,7 +70,7 @@ def drive(scene, splice):
     nginx.no_worker_died(scene)
 
 
-@scenario("haproxy", HAPROXY, nginx.NGINX, nginx.CURL, nginx.WRK)
+@scenario("haproxy", HAPROXY, nginx.NGINX, nginx.CURL, nginx.WRK, smoke=True)
 def proxy(scene):
     """HTTP and plain streams through it."""
     drive(scene, splice=False)

@@ -117,7 +117,7 @@ def slow_reader(scene):
     scene.expect(2, big // 2)
 
 
-@scenario("nginx-wrk", NGINX, WRK)
+@scenario("nginx-wrk", NGINX, WRK, smoke=True)
 def wrk(scene):
     """Many connections, small and middle files, each request answered whole."""
     port, program, _ = start(scene)

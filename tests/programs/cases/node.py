@@ -8,7 +8,7 @@ NEEDS = (("node", "nodejs"), nginx.CURL, nginx.WRK)
 SOURCE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "echo.js")
 
 
-@scenario("node", *NEEDS)
+@scenario("node", *NEEDS, smoke=True)
 def serve(scene):
     web, echo = scene.port(), scene.port()
     sizes = (1000, 100_000, scene.size(5_000_000, 200_000_000))

@@ -45,7 +45,7 @@ def stop(server):
           "the server logged:\n%s", server.err()[-3000:])
 
 
-@scenario("postgresql-pgbench")
+@scenario("postgresql-pgbench", smoke=True)
 def pgbench(scene):
     """Transactions of many clients, kept and new connections; the sums must agree."""
     port, server = start(scene)

@@ -57,7 +57,7 @@ def pipe(scene):
     scene.expect(2 * 2, int(0.9 * 2 * 2 * sum(len(value) for _, value in pairs)))
 
 
-@scenario("redis-benchmark", SERVER, BENCHMARK, CLI)
+@scenario("redis-benchmark", SERVER, BENCHMARK, CLI, smoke=True)
 def benchmark(scene):
     """The usual load: many connections, with and without pipelining; then what must be there."""
     port, server = start(scene)
