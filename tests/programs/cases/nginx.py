@@ -55,13 +55,13 @@ def no_worker_died(scene):
     check(not bad, "nginx logged:\n%s", "".join(bad[:10]))
 
 
-def fetch(scene, port, names, prefix="", more=()):
-    """All in one connection; {name: digest}"""
+def fetch(scene, port, names, prefix="", more=(), user=None):
+    """All in one connection; their digests."""
     words = ["curl", "-sS", "--fail", *more]
     for number, name in enumerate(names):
         words += ["-o", scene.path("got%d" % number),
                   "http://127.0.0.1:%d/%s%s" % (port, prefix, name)]
-    scene.run("client", words)
+    scene.run("client", words, user=user)
     return [digest_file(scene.path("got%d" % number)) for number in range(len(names))]
 
 
