@@ -5,7 +5,7 @@ from scene import Skip
 from servers import find
 
 MODULES = ("redis", "nginx", "postgresql", "haproxy", "rsync", "iperf", "sockperf", "memcached",
-           "apache", "python_http", "java", "node", "plain", "cpython")
+           "apache", "lighttpd", "python_http", "java", "node", "plain", "cpython")
 SCENARIOS = {}  # name: Scenario, in the order of the modules
 
 
