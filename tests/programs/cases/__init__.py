@@ -4,8 +4,8 @@ import importlib
 from scene import Skip
 from servers import find
 
-MODULES = ("redis", "nginx", "postgresql", "haproxy", "rsync", "iperf", "sockperf", "memcached",
-           "apache", "lighttpd", "python_http", "java", "node", "plain", "cpython")
+MODULES = ("redis", "nginx", "postgresql", "mariadb", "haproxy", "rsync", "iperf", "sockperf",
+           "memcached", "apache", "lighttpd", "python_http", "java", "node", "plain", "cpython")
 SCENARIOS = {}  # name: Scenario, in the order of the modules
 
 
