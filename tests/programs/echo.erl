@@ -5,6 +5,10 @@
 %%
 %%   echo.erl server PORT
 %%   echo.erl client PORT CONNECTIONS SECONDS
+%%   echo.erl check PORT CONNECTIONS OCTETS
+%%
+%% With `check` so many octets go both ways at once on each connection, in messages of all sizes, and the number of
+%% connections on which all of them came back is printed.
 -mode(compile).
 
 -define(SIZE, 64).
@@ -23,7 +27,12 @@ main(["client", Port, Connections, Seconds]) ->
     End = Start + round(list_to_float(Seconds) * 1.0e6),
     lists:foreach(fun(Client) -> Client ! {until, End} end, Clients),
     Trips = lists:sum([receive {done, Client, N} -> N end || Client <- Clients]),
-    io:format("~.1f~n", [Trips * 1.0e6 / (now_us() - Start)]).
+    io:format("~.1f~n", [Trips * 1.0e6 / (now_us() - Start)]);
+main(["check", Port, Connections, Octets]) ->
+    Checks = [spawn_monitor(fun() -> check(list_to_integer(Port), list_to_integer(Octets)) end)
+              || _ <- lists:seq(1, list_to_integer(Connections))],
+    Ends = [receive {'DOWN', Check, process, Pid, Why} -> Why end || {Pid, Check} <- Checks],
+    io:format("~b~n", [length([right || normal <- Ends])]).
 
 now_us() ->
     erlang:monotonic_time(microsecond).
@@ -61,3 +70,29 @@ trips(Socket, End, N) ->
         true -> trips(Socket, End, N + 1);
         false -> N + 1
     end.
+
+check(Port, Octets) ->
+    Data = rand:bytes(Octets),
+    {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {nodelay, true}]),
+    lists:foreach(fun(Size) ->
+        Part = binary:part(Data, 0, Size),
+        ok = gen_tcp:send(Socket, Part),
+        {ok, Part} = gen_tcp:recv(Socket, Size)
+    end, [1, 2, 10, 100, 1000, 10000]),
+    spawn_link(fun() -> send_all(Socket, Data, 1) end),
+    Data = receive_all(Socket, Octets, []),
+    ok = gen_tcp:close(Socket).
+
+send_all(_, <<>>, _) ->
+    ok;
+send_all(Socket, Data, Size) ->
+    Now = min(Size, byte_size(Data)),
+    <<Part:Now/binary, Rest/binary>> = Data,
+    ok = gen_tcp:send(Socket, Part),
+    send_all(Socket, Rest, Size * 7 rem 100003 + 1).
+
+receive_all(_, 0, Parts) ->
+    iolist_to_binary(lists:reverse(Parts));
+receive_all(Socket, Left, Parts) ->
+    {ok, Part} = gen_tcp:recv(Socket, 0),
+    receive_all(Socket, Left - byte_size(Part), [Part | Parts]).

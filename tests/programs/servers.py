@@ -149,5 +149,6 @@ def gunicorn_serve(port, *kind):
 
 
 def erlang_echo(*words):
-    """server PORT, or client PORT CONNECTIONS SECONDS, which prints round trips per second."""
+    """server PORT; client PORT CONNECTIONS SECONDS, which prints round trips per second; or check PORT CONNECTIONS
+    OCTETS, which prints how many connections were right."""
     return ["escript", os.path.join(HERE, "echo.erl"), *map(str, words)]
