@@ -5,8 +5,8 @@ from scene import Skip
 from servers import find
 
 MODULES = ("redis", "nginx", "postgresql", "mariadb", "haproxy", "rsync", "iperf", "sockperf",
-           "memcached", "apache", "lighttpd", "python_http", "grpc", "erlang", "java", "node",
-           "plain", "cpython")
+           "memcached", "apache", "lighttpd", "python_http", "grpc", "erlang", "rabbitmq", "java",
+           "node", "plain", "cpython")
 SCENARIOS = {}  # name: Scenario, in the order of the modules
 
 
