@@ -292,6 +292,11 @@ uint8_t *arena_ring(const struct arena *a, uint32_t lane, uint32_t dir)
 	return a->ring[piece] + (2 * at + dir) * LANE_RING;
 }
 
+pid_t arena_peer(const struct arena *a)
+{
+	return a->peer;
+}
+
 uint64_t arena_id(const struct arena *a)
 {
 	return a->id;

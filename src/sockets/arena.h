@@ -59,6 +59,7 @@ void arena_undo(struct arena *a, uint32_t lane);
 /* Map what a peer sent; closes fd. NULL: it is not what it should be, or there is no room. */
 struct arena *arena_map(int fd, pid_t peer);
 struct arena *arena_by_id(uint64_t id);
+pid_t arena_peer(const struct arena *a);
 /* All but the rings. */
 struct arena_shared *arena_memory(struct arena *a);
 /* The ring of a direction, [0]: from the maker, of a lane that was taken or attached. */

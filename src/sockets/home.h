@@ -115,6 +115,7 @@ struct rec {
 	_Atomic uint32_t *tx_holds; /* the peer can ring us */
 	uint32_t bell_asked;
 	int32_t bell_pid;     /* the process whose bell the peer has */
+	uint32_t order_peer;  /* see order.h */
 	int32_t lane_pid;     /* the process that went onto it */
 	int32_t hint_pid;     /* ... and that of which the peer can borrow a descriptor */
 	uint64_t peer_cookie; /* of the socket at the other end; the kernel has confirmed it */

@@ -101,7 +101,6 @@ static bool is_at_mark(int fd)
 	return real(ioctl)(fd, SIOCATMARK, &mark) == 0 && mark;
 }
 
-/* What follows from these octets follows from what their sender did before. */
 static void note_order(struct rec *r)
 {
 	uint32_t stamp = order_of(r->rx.dir);
@@ -109,7 +108,7 @@ static void note_order(struct rec *r)
 	if (stamp == r->rx_stamp)
 		return;
 	r->rx_stamp = stamp;
-	order_tick();
+	order_heard(r->order_peer, stamp);
 }
 
 /* Everything that is there now, in order, from wherever it stands. Holds the lock. */

@@ -163,7 +163,7 @@ static ssize_t put_ring(struct rec *r, int fd, struct lane_iov *from, size_t n, 
 		stream_skip(&at, 1);
 	}
 	copied = lane_tx_copy(&r->tx, &at, n - bell);
-	order_stamp(r->tx.dir);
+	order_stamp(r->tx.dir, r->order_peer);
 	if (!lane_tx_publish(&r->tx, word, copied, bell))
 		return 0;
 	*from = at;

@@ -86,6 +86,7 @@ static void set_up(struct rec *r, int fd, uint64_t sent, uint64_t received)
 	struct lane_shared *l = &m->lane[r->lane];
 
 	atomic_store(&order_matters, true);
+	r->order_peer = order_peer(arena_peer(r->arena));
 	r->lane_pid = getpid();
 	atomic_store(&l->pid[r->side], r->lane_pid);
 	atomic_store(&l->fd[r->side], fd);
