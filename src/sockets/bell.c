@@ -38,12 +38,14 @@ static int make_bell(void)
 
 int bell_own(void)
 {
-	return process_kept_or(OUR_BELL, make_bell);
+	int fd = process_kept_lately(OUR_BELL);
+
+	return fd >= 0 ? fd : process_kept_or(OUR_BELL, make_bell);
 }
 
 int bell_rope(void)
 {
-	return bell_own() >= 0 ? process_kept(OUR_ROPE) : -1;
+	return bell_own() >= 0 ? process_kept_lately(OUR_ROPE) : -1;
 }
 
 /* What a peer sends as its bell may be anything, and it can change flags of what it shares with us: so it must be a

@@ -2,6 +2,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <sys/rseq.h>
+#include <sys/single_threaded.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -10,6 +11,8 @@
 #include "sockets/wait.h"
 
 #define SPIN_LEAST     1000 /* below this a spin is not tried */
+#define SPIN_ALONE     4000 /* so long before it is asked whether others want the processor; */
+#define YIELD_ALONE    2000 /* if none does it takes no longer */
 #define YIELD_SLOW     100000
 #define YIELD_BAN      (10 * NSEC_PER_MSEC)
 #define YIELD_BAN_MOST NSEC_PER_SEC
@@ -62,40 +65,43 @@ static void yield_without(struct rec_lock *l)
 		rec_lock_take(l);
 }
 
-/* A yield that took long gave a whole slice to a third party: not again for a while. */
+/* How long a yield took; UINT64_MAX: none, they have cost too much lately. One that took long gave a whole slice to a
+ * third party: not again for a while. Also if something was found then, sleeping would have found it sooner. */
+static uint64_t yield_once(struct rec_lock *l)
+{
+	uint64_t before = clock_now(), ban, took;
+
+	if (before < atomic_load_explicit(&ban_until, memory_order_relaxed))
+		return UINT64_MAX;
+	yield_without(l);
+	took = clock_now() - before;
+	ban = atomic_load_explicit(&ban_length, memory_order_relaxed);
+	if (took >= YIELD_SLOW) {
+		ban = ban ? min_u64(2 * ban, YIELD_BAN_MOST) : YIELD_BAN;
+		atomic_store_explicit(&ban_length, ban, memory_order_relaxed);
+		atomic_store_explicit(&good, 0, memory_order_relaxed);
+		atomic_store_explicit(&ban_until, before + took + ban, memory_order_relaxed);
+	} else if (atomic_fetch_add_explicit(&good, 1, memory_order_relaxed) % YIELD_GOOD ==
+		   YIELD_GOOD - 1) {
+		atomic_store_explicit(&ban_length, ban / 2, memory_order_relaxed);
+	}
+	return took;
+}
+
 static bool yield_some(bool (*ready)(void *arg), void *arg, struct rec_lock *l)
 {
-	for (uint32_t i = 0; i < settings.yields; i++) {
-		uint64_t before = clock_now();
-		uint64_t took;
-		bool found;
+	bool found = false;
 
-		if (before < atomic_load_explicit(&ban_until, memory_order_relaxed))
+	for (uint32_t i = 0; i < settings.yields && !found; i++) {
+		uint64_t took = yield_once(l);
+
+		if (took == UINT64_MAX)
 			return false;
-		yield_without(l);
-		took = clock_now() - before;
 		found = ready(arg);
-		/* Also if something was found: it would have been found sooner by sleeping. */
-		if (took >= YIELD_SLOW) {
-			uint64_t ban = atomic_load_explicit(&ban_length, memory_order_relaxed);
-
-			ban = ban ? min_u64(2 * ban, YIELD_BAN_MOST) : YIELD_BAN;
-			atomic_store_explicit(&ban_length, ban, memory_order_relaxed);
-			atomic_store_explicit(&good, 0, memory_order_relaxed);
-			atomic_store_explicit(&ban_until, before + took + ban,
-					      memory_order_relaxed);
-			return found;
-		}
-		if (atomic_fetch_add_explicit(&good, 1, memory_order_relaxed) % YIELD_GOOD ==
-		    YIELD_GOOD - 1)
-			atomic_store_explicit(
-				&ban_length,
-				atomic_load_explicit(&ban_length, memory_order_relaxed) / 2,
-				memory_order_relaxed);
-		if (found)
-			return true;
+		if (took >= YIELD_SLOW)
+			break;
 	}
-	return false;
+	return found;
 }
 
 bool wait_spin(bool (*ready)(void *arg), void *arg, uint32_t peer_cpu, uint32_t ns)
@@ -133,7 +139,7 @@ bool wait_ladder_locked(bool (*ready)(void *arg), void *arg, uint32_t peer_cpu, 
 			uint32_t most, struct rec_lock *l)
 {
 	uint32_t ns = get(budget);
-	uint64_t end;
+	uint64_t end, polite, now;
 
 	if (ready(arg))
 		return true;
@@ -141,7 +147,10 @@ bool wait_ladder_locked(bool (*ready)(void *arg), void *arg, uint32_t peer_cpu, 
 		return yield_some(ready, arg, l);
 	if (ns < SPIN_LEAST || most == 0)
 		return false;
-	end = clock_now() + min_u32(ns, most);
+	now = clock_now();
+	end = now + min_u32(ns, most);
+	/* Other threads of the program may need the processor for what we wait for. */
+	polite = __libc_single_threaded ? UINT64_MAX : now + SPIN_ALONE;
 	do {
 		for (int i = 0; i < 16; i++) {
 			__builtin_ia32_pause();
@@ -150,9 +159,15 @@ bool wait_ladder_locked(bool (*ready)(void *arg), void *arg, uint32_t peer_cpu, 
 				return true;
 			}
 		}
-	} while (clock_now() < end);
+		now = clock_now();
+		if (now >= polite) {
+			if (yield_once(l) > YIELD_ALONE)
+				break;
+			polite = now + SPIN_ALONE;
+		}
+	} while (now < end);
 	set(budget, ns / 2);
-	return false;
+	return ready(arg);
 }
 
 bool wait_ladder(bool (*ready)(void *arg), void *arg, uint32_t peer_cpu, uint32_t *budget,
