@@ -17,26 +17,32 @@
 #include "sockets/stream.h"
 #include "sockets/wait.h"
 
-#define IN         (POLLIN | POLLRDNORM)
-#define OUT        (POLLOUT | POLLWRNORM)
-#define LANES_MOST 64 /* that one call keeps an eye on */
-#define YOUNG_MOST 64 /* without further memory */
-#define SLICE_NS   (20 * (int64_t)NSEC_PER_MSEC)
-#define LOOK_NS    100000 /* as for epoll sets */
-#define PASSES     16
+#define IN       (POLLIN | POLLRDNORM)
+#define OUT      (POLLOUT | POLLWRNORM)
+#define FEW      64 /* lanes, and sockets without one, that need no further memory */
+#define SLICE_NS (20 * (int64_t)NSEC_PER_MSEC)
+#define LOOK_NS  100000 /* as for epoll sets */
+#define PASSES   16
+
+/* A lane among the descriptors. */
+struct view {
+	struct rec *r; /* kept */
+	uint32_t at;   /* which of them */
+	short events;  /* as the program asks, while the kernel is asked for less */
+	bool armed;
+};
 
 struct round {
 	struct pollfd *fds;
 	nfds_t n;
 	const struct poll_call *call;
 	uint64_t start;
-	struct rec *lane[LANES_MOST]; /* kept */
-	nfds_t at[LANES_MOST];
-	size_t lanes;
+	struct view *lane;
+	size_t lanes, most;
 	size_t listeners;
 	bool sets;   /* one is an epoll set */
 	bool belled; /* our bell wakes the sleeper */
-	bool many;   /* more lanes than fit */
+	struct view few[FEW];
 };
 
 /* --- what is there */
@@ -52,8 +58,33 @@ static int lane_revents(struct rec *r, short events)
 	return ready;
 }
 
+static void *map(size_t size)
+{
+	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	return p == MAP_FAILED ? NULL : p;
+}
+
+/* One more; false: it is too many to keep an eye on. */
+static bool has_place(struct round *w)
+{
+	struct view *all;
+
+	if (w->lanes < w->most)
+		return true;
+	all = w->most == FEW && w->n > FEW ? map(w->n * sizeof(*all)) : NULL;
+	if (!all)
+		return false;
+	memcpy(all, w->few, sizeof(w->few));
+	w->lane = all;
+	w->most = w->n;
+	return true;
+}
+
 static void find_lanes(struct round *w)
 {
+	w->lane = w->few;
+	w->most = FEW;
 	for (nfds_t i = 0; i < w->n; i++) {
 		int fd = w->fds[i].fd;
 		struct rec *r = fd >= 0 ? sock_live(fd) : NULL;
@@ -66,22 +97,21 @@ static void find_lanes(struct round *w)
 		w->listeners += r && sock_flag(r, REC_LISTEN);
 		if (!r || !sock_has_lane(r) || !sock_keep(r, fd))
 			continue;
-		if (w->lanes == LANES_MOST) {
-			/* Too many to keep an eye on: those beyond are the kernel's. */
-			w->many = true;
-			sock_pin(r, fd, WHY_LIMIT);
-			sock_release(r);
+		if (has_place(w)) {
+			w->lane[w->lanes++] = (struct view) { .r = r, .at = (uint32_t)i };
 			continue;
 		}
-		w->lane[w->lanes] = r;
-		w->at[w->lanes++] = i;
+		sock_pin(r, fd, WHY_LIMIT);
+		sock_release(r);
 	}
 }
 
 static void let_go(struct round *w)
 {
 	for (size_t i = 0; i < w->lanes; i++)
-		sock_release(w->lane[i]);
+		sock_release(w->lane[i].r);
+	if (w->lane != w->few)
+		munmap(w->lane, w->most * sizeof(*w->lane));
 	w->lanes = 0;
 }
 
@@ -90,7 +120,7 @@ static bool any_ready(void *arg)
 	struct round *w = arg;
 
 	for (size_t i = 0; i < w->lanes; i++)
-		if (lane_revents(w->lane[i], w->fds[w->at[i]].events))
+		if (lane_revents(w->lane[i].r, w->fds[w->lane[i].at].events))
 			return true;
 	return false;
 }
@@ -98,19 +128,20 @@ static bool any_ready(void *arg)
 static void merge_lanes(struct round *w)
 {
 	for (size_t i = 0; i < w->lanes; i++) {
-		struct pollfd *p = &w->fds[w->at[i]];
+		struct pollfd *p = &w->fds[w->lane[i].at];
+		struct rec *r = w->lane[i].r;
 
-		if (!sock_has_lane(w->lane[i]))
+		if (!sock_has_lane(r))
 			continue;
 		if ((p->revents & OUT) && !(p->revents & (POLLERR | POLLHUP)) &&
-		    stream_wants_room(w->lane[i]))
+		    stream_wants_room(r))
 			p->revents &= (short)~OUT;
-		p->revents |= (short)lane_revents(w->lane[i], p->events);
+		p->revents |= (short)lane_revents(r, p->events);
 		/* Who waited for room was not told of the carrier's; a connection that has ended has it all. */
 		if (p->revents & (POLLERR | POLLHUP))
 			p->revents |= (short)(p->events & OUT);
 		if (p->revents & OUT)
-			stream_told_writable(w->lane[i]);
+			stream_told_writable(r);
 	}
 }
 
@@ -142,10 +173,10 @@ static bool order_moved(const struct round *w)
 	bool moved = false;
 
 	for (size_t i = 0; i < w->lanes; i++) {
-		struct rec *r = w->lane[i];
+		struct rec *r = w->lane[i].r;
 		uint32_t stamp;
 
-		if (!(w->fds[w->at[i]].revents & IN))
+		if (!(w->fds[w->lane[i].at].revents & IN))
 			continue;
 		stamp = order_of(r->rx.dir);
 		moved = moved || stamp != LANE_LOAD(r->poll_stamp);
@@ -176,7 +207,7 @@ static bool lanes_alone(const struct round *w)
 	if (w->n != w->lanes + w->listeners)
 		return false;
 	for (size_t i = 0; i < w->lanes; i++)
-		if (stream_ask_kernel(w->lane[i]))
+		if (stream_ask_kernel(w->lane[i].r))
 			return false;
 	return true;
 }
@@ -198,25 +229,31 @@ static bool lanes_will_do(const struct round *w)
 	return false;
 }
 
+/* What is there besides what the kernel has said; and what that has which may have been sent before. */
+static int complete(struct round *w)
+{
+	int n = merge(w);
+
+	for (int pass = 0; pass < PASSES && order_moved(w); pass++) {
+		if (poll_kernel(w, 0) < 0)
+			return -1;
+		n = merge(w);
+	}
+	return n;
+}
+
 /* Everything that is there now, in an order in which it can have been sent. */
 static int look(struct round *w)
 {
-	bool ask = !lanes_will_do(w);
-	int n = 0;
+	bool asked = !lanes_will_do(w);
+	int n;
 
-	for (int pass = 0; pass < PASSES; pass++) {
-		if (ask && poll_kernel(w, 0) < 0)
-			return -1;
-		n = merge(w);
-		if (n == 0 && !ask) {
-			ask = true;
-			continue;
-		}
-		ask = order_moved(w);
-		if (!ask)
-			break;
-	}
-	return n;
+	if (asked && poll_kernel(w, 0) < 0)
+		return -1;
+	n = complete(w);
+	if (n != 0 || asked)
+		return n;
+	return poll_kernel(w, 0) < 0 ? -1 : complete(w);
 }
 
 /* --- sleeping */
@@ -228,12 +265,12 @@ static bool arm_for_bell(struct rec *r)
 	return stream_arm(r, NULL, true);
 }
 
-static bool arm(struct round *w, bool armed[LANES_MOST], bool *unread)
+static bool arm(struct round *w, bool *unread)
 {
 	*unread = false;
 	for (size_t i = 0; i < w->lanes; i++) {
-		struct rec *r = w->lane[i];
-		struct pollfd *p = &w->fds[w->at[i]];
+		struct rec *r = w->lane[i].r;
+		struct pollfd *p = &w->fds[w->lane[i].at];
 
 		if (!sock_has_lane(r))
 			continue;
@@ -241,37 +278,38 @@ static bool arm(struct round *w, bool armed[LANES_MOST], bool *unread)
 		*unread = *unread || stream_unsent(r) > 0;
 		if (!(p->events & IN))
 			continue;
-		armed[i] = w->belled ? arm_for_bell(r) : stream_sleep(r);
-		if (!armed[i])
+		w->lane[i].armed = w->belled ? arm_for_bell(r) : stream_sleep(r);
+		if (!w->lane[i].armed)
 			return false;
 	}
 	return true;
 }
 
-static void disarm(struct round *w, const bool armed[LANES_MOST])
+static void disarm(struct round *w)
 {
 	for (size_t i = 0; i < w->lanes; i++) {
-		if (armed[i] && w->belled)
-			stream_disarm(w->lane[i], true);
-		else if (armed[i])
-			stream_wake(w->lane[i]);
+		if (w->lane[i].armed && w->belled)
+			stream_disarm(w->lane[i].r, true);
+		else if (w->lane[i].armed)
+			stream_wake(w->lane[i].r);
+		w->lane[i].armed = false;
 	}
 }
 
 /* The bell can wake this poll(). Not with several threads: one would take the ring that is meant for another. */
 static bool can_hear(const struct round *w)
 {
-	if (!__libc_single_threaded || w->n > LANES_MOST || bell_own() < 0)
+	if (!__libc_single_threaded || w->n > FEW || bell_own() < 0)
 		return false;
 	for (size_t i = 0; i < w->lanes; i++)
-		if (w->lane[i]->bell_pid != process_pid())
+		if (w->lane[i].r->bell_pid != process_pid())
 			return false;
 	return true;
 }
 
 static int poll_with_bell(struct round *w, int64_t ns, bool *again)
 {
-	struct pollfd more[LANES_MOST + 1];
+	struct pollfd more[FEW + 1];
 	struct round wide = { .fds = more, .n = w->n + 1, .call = w->call };
 	int n;
 
@@ -294,16 +332,16 @@ static uint32_t peers_cpu(const struct round *w)
 	uint32_t me = wait_cpu();
 
 	for (size_t i = 0; i < w->lanes && i < 8; i++)
-		if (stream_peer_cpu(w->lane[i]) == me)
+		if (stream_peer_cpu(w->lane[i].r) == me)
 			return me;
-	return stream_peer_cpu(w->lane[0]);
+	return stream_peer_cpu(w->lane[0].r);
 }
 
 /* Sockets whose lane, if it came up now, would not wake the sleeper: it is kept from coming. */
 struct young {
 	struct rec **rec;
 	size_t n, most;
-	struct rec *few[YOUNG_MOST];
+	struct rec *few[FEW];
 };
 
 static void young_end(struct young *y)
@@ -318,15 +356,16 @@ static void young_end(struct young *y)
 /* False: a lane has come, or could without our knowing. */
 static bool young_begin(struct young *y, const struct round *w)
 {
+	size_t at = 0;
+
 	y->rec = y->few;
-	y->most = YOUNG_MOST;
+	y->most = FEW;
 	if (__libc_single_threaded)
 		return true;
-	if (w->n > YOUNG_MOST) {
-		void *p = mmap(NULL, w->n * sizeof(*y->rec), PROT_READ | PROT_WRITE,
-			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (w->n > FEW) {
+		void *p = map(w->n * sizeof(*y->rec));
 
-		if (p != MAP_FAILED) {
+		if (p) {
 			y->rec = p;
 			y->most = w->n;
 		}
@@ -334,11 +373,10 @@ static bool young_begin(struct young *y, const struct round *w)
 	for (nfds_t i = 0; i < w->n; i++) {
 		int fd = w->fds[i].fd;
 		struct rec *r = fd >= 0 ? sock_live(fd) : NULL;
-		bool known = false;
-
-		for (size_t l = 0; r && l < w->lanes; l++)
-			known = known || w->lane[l] == r;
-		if (!r || known || sock_flag(r, REC_LISTEN))
+		/* What has one is looked at, and armed. */
+		while (at < w->lanes && w->lane[at].at < i)
+			at++;
+		if (!r || (at < w->lanes && w->lane[at].at == i) || sock_flag(r, REC_LISTEN))
 			continue;
 		if (stream_enter(r) == STREAM_OURS)
 			return false;
@@ -354,9 +392,7 @@ static bool young_begin(struct young *y, const struct round *w)
 
 struct sleeper {
 	struct round *w;
-	bool armed[LANES_MOST];
 	size_t hushed;
-	short events[LANES_MOST];
 	struct young young;
 };
 
@@ -366,10 +402,11 @@ static void hush(struct sleeper *s)
 	struct round *w = s->w;
 
 	for (; s->hushed < w->lanes; s->hushed++) {
-		struct pollfd *p = &w->fds[w->at[s->hushed]];
-		struct rec *r = w->lane[s->hushed];
+		struct view *v = &w->lane[s->hushed];
+		struct pollfd *p = &w->fds[v->at];
+		struct rec *r = v->r;
 
-		s->events[s->hushed] = p->events;
+		v->events = p->events;
 		if (!(p->events & OUT) || !stream_wants_room(r))
 			continue;
 		if (sock_at(p->fd) == r)
@@ -382,8 +419,8 @@ static void hush(struct sleeper *s)
 static void wake_up(struct sleeper *s)
 {
 	for (size_t i = 0; i < s->hushed; i++)
-		s->w->fds[s->w->at[i]].events = s->events[i];
-	disarm(s->w, s->armed);
+		s->w->fds[s->w->lane[i].at].events = s->w->lane[i].events;
+	disarm(s->w);
 	young_end(&s->young);
 }
 
@@ -409,7 +446,7 @@ static int poll_sleep(struct round *w, const struct rec *full, bool *again)
 
 	*again = true;
 	w->belled = w->lanes > 0 && can_hear(w);
-	if (!young_begin(&s.young, w) || !arm(w, s.armed, &unread))
+	if (!young_begin(&s.young, w) || !arm(w, &unread))
 		return 0;
 	stream_trim_all();
 	if ((unread || full) && (left < 0 || left > slice))
@@ -421,8 +458,8 @@ static int poll_sleep(struct round *w, const struct rec *full, bool *again)
 	REC_LOCK_NONE();
 	n = w->belled ? poll_with_bell(w, left, again) : poll_kernel(w, left);
 	if (w->lanes > 0) {
-		wait_slept(&w->lane[0]->spin, clock_now() - before);
-		nap_slept(&w->lane[0]->nap, clock_now() - before);
+		wait_slept(&w->lane[0].r->spin, clock_now() - before);
+		nap_slept(&w->lane[0].r->nap, clock_now() - before);
 	}
 	return n;
 }
@@ -431,8 +468,8 @@ static int poll_sleep(struct round *w, const struct rec *full, bool *again)
 static struct rec *find_full(struct round *w)
 {
 	for (size_t i = 0; i < w->lanes; i++)
-		if ((w->fds[w->at[i]].events & OUT) && stream_wants_room(w->lane[i]))
-			return w->lane[i];
+		if ((w->fds[w->lane[i].at].events & OUT) && stream_wants_room(w->lane[i].r))
+			return w->lane[i].r;
 	return NULL;
 }
 
@@ -444,23 +481,26 @@ static bool can_nap(struct round *w)
 		return false;
 	for (size_t i = 0; i < w->lanes; i++)
 		if ((w->fds[i].events & (IN | OUT)) == 0 ||
-		    (w->fds[i].events & ~(IN | POLLRDBAND)) || !sock_has_lane(w->lane[i]) ||
-		    !lane_rx_in_ring(&w->lane[i]->rx))
+		    (w->fds[i].events & ~(IN | POLLRDBAND)) || !sock_has_lane(w->lane[i].r) ||
+		    !lane_rx_in_ring(&w->lane[i].r->rx))
 			return false;
-	return nap_pays(&w->lane[0]->nap);
+	return nap_pays(&w->lane[0].r->nap);
 }
 
 /* 0 and *again: look once more. */
 static int poll_nap(struct round *w, bool *again)
 {
+	struct rec *lane[NAP_LANES];
 	int64_t left = time_left(w);
 	int n;
 
-	for (size_t i = 0; i < w->lanes; i++)
-		stream_serve(w->lane[i], w->fds[i].fd);
+	for (size_t i = 0; i < w->lanes; i++) {
+		lane[i] = w->lane[i].r;
+		stream_serve(lane[i], w->fds[i].fd);
+	}
 	REC_LOCK_NONE();
-	n = nap_on(w->lane, w->lanes, left < 0 || left > NAP_NS ? NAP_NS : left);
-	nap_noted(&w->lane[0]->nap, n != 0);
+	n = nap_on(lane, w->lanes, left < 0 || left > NAP_NS ? NAP_NS : left);
+	nap_noted(&lane[0]->nap, n != 0);
 	*again = n >= 0;
 	return n < 0 ? n : 0;
 }
@@ -489,7 +529,7 @@ static int poll_round(struct pollfd *fds, nfds_t count, const struct poll_call *
 	*again = false;
 	find_lanes(&w);
 	if (w.lanes > 0 && c->timeout != 0)
-		wait_ladder(any_ready, &w, peers_cpu(&w), &w.lane[0]->spin, settings.spin_ns);
+		wait_ladder(any_ready, &w, peers_cpu(&w), &w.lane[0].r->spin, settings.spin_ns);
 	how = choose(&w, &full);
 	/* Who is going to sleep in the kernel asks it then. */
 	if (how != IN_KERNEL || w.lanes == 0 || c->timeout == 0 || any_ready(&w)) {
@@ -503,7 +543,10 @@ static int poll_round(struct pollfd *fds, nfds_t count, const struct poll_call *
 	case NAPPING: n = poll_nap(&w, again); break;
 	default: n = poll_sleep(&w, full, again); break;
 	}
-	return n < 0 ? n : merge(&w);
+	n = n < 0 ? n : complete(&w);
+	/* What the kernel told of may have been taken by another thread meanwhile. */
+	*again = *again || (n == 0 && time_left(&w) != 0);
+	return n;
 }
 
 int poll_any(struct pollfd *fds, nfds_t n, const struct poll_call *c)

@@ -2,6 +2,7 @@
 /* select() and pselect() with sets of all sizes, and with numbers that are larger than the sets. */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -219,6 +220,35 @@ static void ends_of_others(void)
 	answer("excepts %lx", excepts[0]);
 }
 
+/* More numbers with a lane than fit anywhere, all readable, and all of the other end writable. */
+static void many_numbers(void)
+{
+	struct pollfd p[CROWD];
+	big_set reads = { 0 }, writes = { 0 };
+	int high = 0, ready = 0;
+
+	begin();
+	send(a, "x", 1, 0);
+	for (int i = 0; i < CROWD; i++) {
+		int fd = dup(i % 2 ? a : b);
+
+		p[i] = (struct pollfd) { .fd = fd, .events = i % 2 ? POLLOUT : POLLIN };
+		add(i % 2 ? writes : reads, fd);
+		high = fd > high ? fd : high;
+	}
+	answer("poll %s", answer_of(poll(p, CROWD, -1)));
+	for (int i = 0; i < CROWD; i++)
+		ready += p[i].revents == p[i].events;
+	answer("ready %d", ready);
+	answer("select %s",
+	       answer_of(select(high + 1, (fd_set *)reads, (fd_set *)writes, NULL, NULL)));
+	answer("read %s", answer_read(p[0].fd, 1));
+	answer_soon(a, "y");
+	for (int i = 0; i < CROWD; i++)
+		p[i].events = POLLIN;
+	answer("then %s", answer_of(poll(p, CROWD, -1)));
+}
+
 static void times(void)
 {
 	struct timeval odd = { 0, 1500000 }, left = { 100, 900000 }, none = { 0 };
@@ -253,6 +283,7 @@ int main(int argc, char **argv)
 		{ "not open", not_open },
 		{ "crowd", crowd },
 		{ "ends of others", ends_of_others },
+		{ "many numbers", many_numbers },
 		{ "times", times },
 	};
 
