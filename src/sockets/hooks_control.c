@@ -409,6 +409,23 @@ static int copy_from(int fd, int command, void *argument)
 	return copy;
 }
 
+/* It was changed, perhaps by several threads at a time: what the kernel has now is what counts. */
+static void note_nonblock(struct rec *r, int fd)
+{
+	int saved = errno;
+
+	if (sock_lock(r, &r->tx_lock, fd, false) >= 0) {
+		int flags = real(fcntl)(fd, F_GETFL);
+
+		if (flags >= 0 && (flags & O_NONBLOCK))
+			atomic_fetch_or(&r->flags, REC_NONBLOCK);
+		else if (flags >= 0)
+			atomic_fetch_and(&r->flags, ~(uint32_t)REC_NONBLOCK);
+		rec_lock_give(&r->tx_lock);
+	}
+	errno = saved;
+}
+
 static int do_fcntl(int fd, int command, void *argument)
 {
 	struct rec *r = command == F_SETFL ? sock_of(fd) : NULL;
@@ -419,12 +436,8 @@ static int do_fcntl(int fd, int command, void *argument)
 	if (command == F_DUPFD || command == F_DUPFD_CLOEXEC)
 		return copy_from(fd, command, argument);
 	result = real(fcntl)(fd, command, argument);
-	/* Not if it has become another one meanwhile. */
-	if (result >= 0 && r && sock_at(fd) == r) {
-		if ((long)argument & O_NONBLOCK)
-			atomic_fetch_or(&r->flags, REC_NONBLOCK);
-		else
-			atomic_fetch_and(&r->flags, ~(uint32_t)REC_NONBLOCK);
+	if (result >= 0 && r) {
+		note_nonblock(r, fd);
 		if ((long)argument & O_ASYNC)
 			sock_pin(r, fd, why_act(WHY_ACT_ASYNC));
 	}
@@ -457,12 +470,7 @@ static size_t under_way(struct rec *r)
 static void amend_request(struct rec *r, int fd, unsigned long request, int *number)
 {
 	switch (request) {
-	case FIONBIO:
-		if (*number)
-			atomic_fetch_or(&r->flags, REC_NONBLOCK);
-		else
-			atomic_fetch_and(&r->flags, ~(uint32_t)REC_NONBLOCK);
-		return;
+	case FIONBIO: note_nonblock(r, fd); return;
 	case FIOASYNC:
 		if (*number)
 			sock_pin(r, fd, WHY_OPTION);

@@ -509,7 +509,8 @@ static int send_many(struct rec *r, int fd, struct mmsghdr *v, unsigned int n, i
 		else if (!user_list_ok(msg->msg_iov, msg->msg_iovlen, false))
 			errno = EFAULT;
 		else
-			sent = stream_send_part(r, fd, msg->msg_iov, msg->msg_iovlen, flags);
+			sent = stream_send_part(r, fd, msg->msg_iov, msg->msg_iovlen, flags,
+						done == 0);
 		if (sent < 0)
 			break;
 		v[done++].msg_len = (unsigned int)sent;
@@ -593,7 +594,7 @@ static ssize_t send_file(struct rec *r, int fd, int from, off_t *offset, size_t 
 		if (got <= 0)
 			break;
 		iov = one(buf, (size_t)got);
-		sent = stream_send_part(r, fd, &iov, 1, 0);
+		sent = stream_send_part(r, fd, &iov, 1, 0, done == 0);
 		if (sent <= 0)
 			break;
 		done += (size_t)sent;

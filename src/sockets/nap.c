@@ -132,12 +132,33 @@ static int nap_on_one(struct rec *r, int64_t ns)
 		       saved);
 }
 
+/* It has an absolute end, so it can be restarted. */
+static long wait_for_any(struct waiter *waiter, size_t count, int64_t ns)
+{
+	uint64_t at = clock_now() + (uint64_t)ns;
+	struct timespec end = { (time_t)(at / NSEC_PER_SEC), (long)(at % NSEC_PER_SEC) };
+
+	return real(syscall)(SYS_futex_waitv, waiter, (unsigned)count, 0, &end, CLOCK_MONOTONIC);
+}
+
+int nap_as_read(_Atomic uint32_t *word, uint32_t value, int64_t ns)
+{
+	struct waiter one = { .val = value, .uaddr = (uintptr_t)word, .flags = WAITER_U32 };
+	int saved = errno;
+	long result = wait_for_any(&one, 1, ns);
+
+	if (result < 0 && errno == ENOSYS) {
+		const struct timespec limit = { .tv_nsec = (long)ns };
+
+		result = real(syscall)(SYS_futex, word, FUTEX_WAIT, value, &limit, NULL, 0);
+	}
+	return outcome(result, saved);
+}
+
 int nap_on(struct rec *const *lane, size_t count, int64_t ns)
 {
 	struct waiter waiter[NAP_LANES];
-	struct timespec end;
 	int saved = errno;
-	uint64_t at;
 
 	if (count == 1)
 		return nap_on_one(lane[0], ns);
@@ -150,11 +171,7 @@ int nap_on(struct rec *const *lane, size_t count, int64_t ns)
 					      .uaddr = (uintptr_t)lane_nap_word(lane[i]->rx.dir),
 					      .flags = WAITER_U32 };
 	}
-	at = clock_now() + (uint64_t)ns;
-	end = (struct timespec) { (time_t)(at / NSEC_PER_SEC), (long)(at % NSEC_PER_SEC) };
-	return outcome(real(syscall)(SYS_futex_waitv, waiter, (unsigned)count, 0, &end,
-				     CLOCK_MONOTONIC),
-		       saved);
+	return outcome(wait_for_any(waiter, count, ns), saved);
 }
 
 void nap_end(struct lane_dir *dir)

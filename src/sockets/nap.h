@@ -36,6 +36,9 @@ void nap_noted(uint32_t *skip, bool paid);
 /* A sleep in the kernel took `ns`. */
 void nap_slept(uint32_t *skip, uint64_t ns);
 
+/* A sleep on any word, for at most `ns`. Restarted by the kernel as read() would be: -1 and EINTR if a handler wants it. */
+int nap_as_read(_Atomic uint32_t *word, uint32_t value, int64_t ns);
+
 /* 1: look again; 0: nothing came in `ns`; -1 and EINTR: a handler has run. */
 int nap_on(struct rec *const *lane, size_t count, int64_t ns);
 /* The sender's side: the receiver naps. */

@@ -37,9 +37,10 @@ ssize_t stream_receive(struct rec *r, int fd, const struct iovec *iov, size_t co
 
 /*
  * The same for one of several parts of a call, which has kept the record (sock_keep()): whatever becomes of the lane and of
- * the number meanwhile. Never STREAM_AGAIN.
+ * the number meanwhile. Never STREAM_AGAIN. After the first part any signal handler ends the call.
  */
-ssize_t stream_send_part(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags);
+ssize_t stream_send_part(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags,
+			 bool first);
 ssize_t stream_receive_part(struct rec *r, int fd, const struct iovec *iov, size_t count,
 			    int flags);
 /* Octets that are there go to `taker`, by way of a buffer, and it says how many it takes; nobody gets between. It must

@@ -55,6 +55,7 @@ uint32_t stream_reader_cpu(const struct rec *r);
 struct stream_limit {
 	uint64_t start; /* 0: not asked for yet */
 	uint64_t most;  /* 0: none */
+	bool some;      /* octets have gone out: any handler ends the call, with their number */
 };
 /* Sleep for room in the ring (*leave: there is none to be had) or on the carrier. Without a lock. 0: look again; -1 and
  * errno: not for this call. */

@@ -103,7 +103,7 @@ static int64_t limit_left(struct stream_limit *l, int fd)
 /* A handler has run: does the call go on? With a time limit none does. */
 static bool limit_goes_on(const struct stream_limit *l)
 {
-	return l->most == 0 && nap_goes_on();
+	return l->most == 0 && !l->some && nap_goes_on();
 }
 
 int stream_outwait_carrier(int fd, struct stream_limit *l)
@@ -127,6 +127,19 @@ int stream_outwait_carrier(int fd, struct stream_limit *l)
 	}
 }
 
+/* One slice. -1 and EINTR: a signal has ended the call. If there are handlers of both kinds only the kernel knows. */
+static int sleep_on(_Atomic uint32_t *word, uint32_t value, long ns, const struct stream_limit *l)
+{
+	struct timespec slice = { .tv_nsec = ns };
+
+	if (l->most == 0 && !l->some && nap_signals(false) == NAP_UNSURE)
+		return nap_as_read(word, value, ns) < 0 ? -1 : 0;
+	return real(syscall)(SYS_futex, word, FUTEX_WAIT, value, &slice, NULL, 0) != 0 &&
+			       errno == EINTR && !limit_goes_on(l)
+		       ? -1
+		       : 0;
+}
+
 /*
  * Sleep until the receiver has made room, in slices: only the carrier knows whether it is still
  * there; or until it does not seem to make any. 0, or -1 and errno as send() would say it.
@@ -148,9 +161,7 @@ static int sleep_for_room(struct rec *r, int fd, struct stream_limit *l)
 		atomic_fetch_or(&r->tx.dir->tx_sleeps, LANE_ROOM_FUTEX);
 		if (stream_has_room(r))
 			break;
-		if (real(syscall)(SYS_futex, &r->tx.dir->head, FUTEX_WAIT, head, &slice, NULL, 0) !=
-			    0 &&
-		    errno == EINTR && !limit_goes_on(l))
+		if (sleep_on(&r->tx.dir->head, head, slice.tv_nsec, l) != 0)
 			return -1;
 		pthread_testcancel();
 		LANE_STORE(r->looked_at, 0);

@@ -386,10 +386,12 @@ struct sender {
 	int flags;
 	bool block;
 	bool kept;
-	bool leave; /* waited long enough for room in the ring */
-	bool young; /* a lane may come while it is sent */
-	bool part;  /* one of several parts of a call, which has kept the record */
-	bool again; /* nothing was sent, and it is not ours to send */
+	bool leave;   /* waited long enough for room in the ring */
+	bool young;   /* a lane may come while it is sent */
+	bool part;    /* one of several parts of a call, which has kept the record */
+	bool again;   /* nothing was sent, and it is not ours to send */
+	bool some;    /* earlier parts have sent something */
+	bool blocked; /* asleep in the kernel's send() */
 	size_t done;
 	struct stream_limit limit;
 	uint64_t turned; /* since when the ring is waited for; 0: not; UINT64_MAX: long enough */
@@ -447,59 +449,124 @@ static ssize_t fill(struct sender *s, int fd, struct lane_iov *from, size_t want
 	return 0;
 }
 
-/* A moment for a receiver that lets us into the ring, or takes octets back. */
-static void nap_for_receiver(struct sender *s, bool turn)
+/* A moment for a receiver that lets us into the ring, or takes octets back. -1 and EINTR: a signal ends the call. */
+static int nap_for_receiver(struct sender *s, bool turn)
 {
 	const struct timespec nap = { .tv_nsec = TURN_NAP };
 	uint64_t now = clock_now();
 
 	if (turn && s->turned == 0)
 		s->turned = now;
-	real(syscall)(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &nap, NULL);
+	if (real(syscall)(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &nap, NULL) != 0 &&
+	    errno == EINTR && (s->limit.some || nap_signals(true) == NAP_ENDS))
+		return -1;
 	if (turn && !(atomic_load(&s->r->tx.dir->word) & LANE_ATTACHED))
 		s->r->absent += (uint32_t)(clock_now() - now);
 	if (turn && now - s->turned > TURN_WAIT)
 		s->turned = UINT64_MAX;
+	pthread_testcancel();
+	return 0;
 }
 
 /* Sleep until there is something to go on with. Without the lock. 0, or -1 and errno as send() would say it. */
 static int sleep_for(struct sender *s, ssize_t reason, int fd)
 {
 	REC_LOCK_NONE();
+	s->limit.some = s->some || s->done > 0;
 	switch (reason) {
 	case PUT_FULL: return stream_outwait_full(s->r, fd, &s->limit, &s->leave);
 	case PUT_CARRIER: return stream_outwait_carrier(fd, &s->limit);
 	case PUT_HELD:
-	case PUT_TURN:
-		nap_for_receiver(s, reason == PUT_TURN);
-		pthread_testcancel();
-		return 0;
+	case PUT_TURN: return nap_for_receiver(s, reason == PUT_TURN);
 	default: return -1;
 	}
 }
 
-/* The lock is given back, and the call is over, or goes on: true. */
-static bool goes_on(struct sender *s, ssize_t reason, int fd, bool done)
+/* A sleep in the kernel's own send(), with a descriptor that nobody can close. */
+struct block {
+	struct sender *s;
+	int fd;
+};
+
+static void end_block(struct block *b)
 {
-	bool sleeps = reason < -1 && s->block;
+	struct rec *r = b->s->r;
+
+	if (b->fd >= 0)
+		real(close)(b->fd);
+	if (!b->s->blocked || !rec_lock_take(&r->tx_lock))
+		return;
+	/* Cancelled: nobody knows how much went out, so nothing may be counted any more. */
+	atomic_fetch_or(&r->flags, REC_PINNED);
+	r->tx_blocked = false;
+	rec_lock_give(&r->tx_lock);
+}
+
+/* Only the kernel knows whether the handler of a signal restarts send(), if the program has handlers of both kinds; and
+ * if nothing was sent, that is what decides. */
+static bool must_block(const struct sender *s)
+{
+	return s->done == 0 && !s->some && sock_has_lane(s->r) && nap_signals(false) == NAP_UNSURE;
+}
+
+/* Let it send. Meanwhile others wait, and the stream stays on the carrier. */
+static ssize_t block(struct sender *s, int fd, struct lane_iov *from, size_t want)
+{
+	struct rec *r = s->r;
+	struct iovec part[STREAM_IOV];
+	struct msghdr msg = { .msg_iov = part };
+	struct block b __attribute__((cleanup(end_block))) = { s, process_copy(fd) };
+	ssize_t n;
+
+	msg.msg_iovlen = stream_cut(from, min_size(want, OVERFLOW), part);
+	s->blocked = r->tx_blocked = b.fd >= 0;
+	rec_lock_give(&r->tx_lock);
+	REC_LOCK_NONE();
+	if (b.fd < 0)
+		return stream_outwait_carrier(fd, &s->limit);
+	n = real(sendmsg)(b.fd, &msg, s->flags);
+	if (!rec_lock_take(&r->tx_lock))
+		return -1;
+	s->blocked = r->tx_blocked = false;
+	if (n > 0) {
+		r->tx.pos += (uint64_t)n;
+		stream_count(&r->sent.tcp_bytes, not_before(r, (uint64_t)n));
+		stream_skip(from, (size_t)n);
+		s->done += (size_t)n;
+	}
+	rec_lock_give(&r->tx_lock);
+	return n < 0 ? -1 : 0;
+}
+
+/* The call is over; errno says why, if it must not block. */
+static bool refuse_call(struct sender *s, ssize_t reason)
+{
+	if (reason == PUT_HELD)
+		stream_note_refusal(s->r);
+	if (reason < -1)
+		errno = EAGAIN;
+	return false;
+}
+
+/* The lock is given back, and the call is over, or goes on: true. */
+static bool goes_on(struct sender *s, ssize_t reason, int fd, struct lane_iov *from, size_t want)
+{
+	bool sleeps = reason < -1 && s->block, done = s->done == want;
 
 	/* With the lock: nobody can have closed it yet. */
 	if (!s->kept && (sleeps || (reason == 0 && !done))) {
 		sock_keep_locked(s->r);
 		s->kept = true;
 	}
+	if (sleeps && reason == PUT_CARRIER && must_block(s))
+		return block(s, fd, from, want) == 0;
 	if (reason == 0 && !done)
 		rec_lock_pass(&s->r->tx_lock);
 	else
 		rec_lock_give(&s->r->tx_lock);
 	if (reason == 0)
 		return true;
-	if (reason < -1 && !s->block) {
-		if (reason == PUT_HELD)
-			stream_note_refusal(s->r);
-		errno = EAGAIN;
-	}
-	return sleeps && sleep_for(s, reason, fd) == 0;
+	return sleeps ? sleep_for(s, reason, fd) == 0 : refuse_call(s, reason);
 }
 
 /* Without a lane: one step by TCP. None has come yet; or it is gone, and perhaps the program's number too. */
@@ -543,6 +610,8 @@ static ssize_t advance(struct sender *s, int fd, struct lane_iov *from, size_t w
 {
 	struct rec *r = s->r;
 
+	if (sock_has_lane(r) && r->tx_blocked)
+		return PUT_HELD;
 	if (sock_has_lane(r)) {
 		look_around(r, fd);
 		return fill(s, fd, from, want);
@@ -585,7 +654,7 @@ static ssize_t send_all(struct sender *s, struct lane_iov from, size_t want)
 		reason = advance(s, fd, &from, want);
 		if (s->done == want)
 			stream_count(&r->sent.calls, 1);
-		if (!goes_on(s, reason, fd, s->done == want))
+		if (!goes_on(s, reason, fd, &from, want))
 			break;
 		if (s->young && s->done > before && s->block)
 			stream_pace(r, s->fd, s->done - before);
@@ -619,11 +688,16 @@ ssize_t stream_send_young(struct rec *r, int fd, const struct iovec *iov, size_t
 	return send_as(&s, iov, count);
 }
 
-ssize_t stream_send_part(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags)
+ssize_t stream_send_part(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags,
+			 bool first)
 {
-	struct sender s = {
-		.r = r, .fd = fd, .flags = flags, .young = true, .kept = true, .part = true
-	};
+	struct sender s = { .r = r,
+			    .fd = fd,
+			    .flags = flags,
+			    .young = true,
+			    .kept = true,
+			    .part = true,
+			    .some = !first };
 
 	return send_as(&s, iov, count);
 }
