@@ -188,8 +188,9 @@ static void begin(struct cell *c, int ctl)
 	c->set = epoll_create1(EPOLL_CLOEXEC);
 	c->beside = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	c->file = memfd_create("much", MFD_CLOEXEC);
-	c->much = mmap(NULL, MATRIX_MUCH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
-		       0);
+	/* All there, or a sender would first be busy with that. */
+	c->much = mmap(NULL, MATRIX_MUCH, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 	if (c->fd < 0 || c->set < 0 || c->beside < 0 || pipe2(c->pipe, O_CLOEXEC) ||
 	    ftruncate(c->file, MATRIX_MUCH) || c->much == MAP_FAILED)
 		exit(2);

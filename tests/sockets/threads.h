@@ -274,6 +274,8 @@ int wild_number(const struct act *a);
 void wild_close(int number);
 /* Puts a number into a slot, and ends what was there. */
 void wild_put(atomic_int *slot, int number);
+/* The same for a copy of a number that other threads may have changed. */
+void wild_keep(atomic_int *slot, int number);
 /* threads_data.c */
 void data_send(struct wild *w, const struct act *a);
 void data_recv(struct wild *w, const struct act *a);

@@ -292,7 +292,7 @@ void odd_rights(struct wild *w, const struct act *a)
 	}
 	memcpy(&got, CMSG_DATA(head), sizeof(got));
 	log_event(NUMBER_COPIES, got, fd, begin);
-	wild_put(&slots[a->other], got);
+	wild_keep(&slots[a->other], got);
 }
 
 /* ---- options ---- */

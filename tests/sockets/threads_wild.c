@@ -63,6 +63,18 @@ void wild_put(atomic_int *slot, int number)
 		wild_close(old);
 }
 
+void wild_keep(atomic_int *slot, int number)
+{
+	int type;
+	socklen_t len = sizeof(type);
+
+	/* What was copied may have become a set before. */
+	if (getsockopt(number, SOL_SOCKET, SO_TYPE, &type, &len))
+		wild_close(number);
+	else
+		wild_put(slot, number);
+}
+
 /* ---- connections ---- */
 
 static bool few_numbers(int err)
@@ -238,7 +250,7 @@ static void dup_one(const struct act *a)
 			log_event(NUMBER_ENDS, over, 0, begin);
 		log_event(NUMBER_COPIES, to, fd, begin);
 	}
-	wild_put(&slots[a->other], to);
+	wild_keep(&slots[a->other], to);
 }
 
 static void shut_one(const struct act *a)
