@@ -111,7 +111,8 @@ def files_of(scene):
     good = [line for line in lines if re.fullmatch(r"GET 200 \d+", line)]
     check(len(good) == requests, "%d of %d files were sent whole", len(good), requests)
     check(len(lines) == requests + 3, "there were %d requests, not %d", len(lines), requests + 3)
-    scene.expect(2 * 3 * (2 + 16 + 16), int(0.9 * 2 * octets))
+    # One may end before both ends have agreed: a thread was just in another call with its number.
+    scene.expect(2 * 3 * (2 + 16 + 16) - 4, int(0.9 * 2 * octets))
 
 
 @scenario("apache-proxy", *NEEDS)
@@ -130,4 +131,4 @@ def proxy(scene):
                                "http://127.0.0.1:%d/f100000" % outer], user=USER).decode()
     check(re.search(r"Complete requests: +%d\nFailed requests: +0\n" % count, out), "ab said:\n%s", out)
     end(scene, program)
-    scene.expect(2 * (2 + 6), int(0.9 * 2 * 2 * (3 * int(big[1:]) + count * 100_000)))
+    scene.expect(2 * (2 + 6) - 1, int(0.9 * 2 * 2 * (3 * int(big[1:]) + count * 100_000)))
