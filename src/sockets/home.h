@@ -125,7 +125,7 @@ struct rec {
 		ops; /* which protocols may carry it, and which does; `user` is the record */
 	_Alignas(128) struct rec_lock tx_lock;
 	_Atomic uint32_t tx_refused; /* counts EAGAIN and short writes for a full ring */
-	bool tx_blocked;             /* a call sleeps in the kernel, which sends for it */
+	uint32_t tx_blocked;         /* the thread that sleeps in the kernel, which sends for it */
 	uint32_t tx_before;          /* octets that need not count while the peer is not there */
 	uint32_t absent;             /* nanoseconds spent in waiting for it */
 	uint64_t trimmed;            /* when memory of the ring was last given back */

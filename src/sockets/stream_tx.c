@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -44,6 +45,7 @@ enum {
 	PUT_HELD = -4,    /* the receiver takes octets back, or wants them and they do not fit */
 	PUT_TURN = -5,    /* the receiver may let us into the ring in a moment */
 	PUT_LEAVE = -6,   /* the ring is not to be used */
+	PUT_OWN = -7,     /* a signal handler, within a send of this very thread */
 };
 
 size_t stream_cut(const struct lane_iov *list, size_t n, struct iovec out[STREAM_IOV])
@@ -498,7 +500,7 @@ static void end_block(struct block *b)
 		return;
 	/* Cancelled: nobody knows how much went out, so nothing may be counted any more. */
 	atomic_fetch_or(&r->flags, REC_PINNED);
-	r->tx_blocked = false;
+	r->tx_blocked = 0;
 	rec_lock_give(&r->tx_lock);
 }
 
@@ -519,7 +521,8 @@ static ssize_t block(struct sender *s, int fd, struct lane_iov *from, size_t wan
 	ssize_t n;
 
 	msg.msg_iovlen = stream_cut(from, min_size(want, OVERFLOW), part);
-	s->blocked = r->tx_blocked = b.fd >= 0;
+	s->blocked = b.fd >= 0;
+	r->tx_blocked = s->blocked ? process_tid() : 0;
 	rec_lock_give(&r->tx_lock);
 	REC_LOCK_NONE();
 	if (b.fd < 0)
@@ -527,7 +530,8 @@ static ssize_t block(struct sender *s, int fd, struct lane_iov *from, size_t wan
 	n = real(sendmsg)(b.fd, &msg, s->flags);
 	if (!rec_lock_take(&r->tx_lock))
 		return -1;
-	s->blocked = r->tx_blocked = false;
+	s->blocked = false;
+	r->tx_blocked = 0;
 	if (n > 0) {
 		r->tx.pos += (uint64_t)n;
 		stream_count(&r->sent.tcp_bytes, not_before(r, (uint64_t)n));
@@ -551,7 +555,7 @@ static bool refuse_call(struct sender *s, ssize_t reason)
 /* The lock is given back, and the call is over, or goes on: true. */
 static bool goes_on(struct sender *s, ssize_t reason, int fd, struct lane_iov *from, size_t want)
 {
-	bool sleeps = reason < -1 && s->block, done = s->done == want;
+	bool sleeps = reason < -1 && reason != PUT_OWN && s->block, done = s->done == want;
 
 	/* With the lock: nobody can have closed it yet. */
 	if (!s->kept && (sleeps || (reason == 0 && !done))) {
@@ -605,13 +609,23 @@ static void look_around(struct rec *r, int fd)
 		LANE_STORE(r->tx.can_ring, false);
 }
 
+/* A relative may have been killed while the kernel sent for it. */
+static bool is_left(struct rec *r)
+{
+	if (r->tx_blocked == process_tid() || kill((pid_t)r->tx_blocked, 0) == 0 || errno != ESRCH)
+		return false;
+	atomic_fetch_or(&r->flags, REC_PINNED); /* nobody knows how much went out */
+	r->tx_blocked = 0;
+	return true;
+}
+
 /* What can go now, with the lock, by whatever way there is. STREAM_AGAIN: the caller's, as a whole. */
 static ssize_t advance(struct sender *s, int fd, struct lane_iov *from, size_t want)
 {
 	struct rec *r = s->r;
 
-	if (sock_has_lane(r) && r->tx_blocked)
-		return PUT_HELD;
+	if (sock_has_lane(r) && r->tx_blocked && !is_left(r))
+		return r->tx_blocked == process_tid() ? PUT_OWN : PUT_HELD;
 	if (sock_has_lane(r)) {
 		look_around(r, fd);
 		return fill(s, fd, from, want);
