@@ -145,7 +145,7 @@ static struct arena *make(pid_t peer, uint64_t key, int *out)
 
 	if (!a)
 		return NULL;
-	fd = memfd_create("flue-lanes", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	fd = sock_ours(memfd_create("flue-lanes", MFD_CLOEXEC | MFD_ALLOW_SEALING));
 	if (fd < 0)
 		return NULL;
 	if (!process_may_grow(sizeof(*m)) || ftruncate(fd, sizeof(*m)) != 0 ||
@@ -167,7 +167,7 @@ static struct arena *make(pid_t peer, uint64_t key, int *out)
 	*out = fd;
 	return a;
 fail:
-	real(close)(fd);
+	sock_close_ours(fd);
 	return NULL;
 }
 
@@ -209,7 +209,7 @@ struct arena *arena_map(int fd, pid_t peer)
 	struct stat st;
 
 	if (!rec_lock_take(&lock)) {
-		real(close)(fd);
+		sock_close_ours(fd);
 		return NULL;
 	}
 	sweep();
@@ -227,7 +227,7 @@ struct arena *arena_map(int fd, pid_t peer)
 		}
 	}
 	rec_lock_give(&lock);
-	real(close)(fd);
+	sock_close_ours(fd);
 	return a;
 }
 

@@ -56,7 +56,7 @@ struct arena;
 struct arena *arena_take(pid_t peer, uint64_t key, uint32_t *lane, int *fd);
 /* The peer could not be reached after arena_take(). */
 void arena_undo(struct arena *a, uint32_t lane);
-/* Map what a peer sent; closes fd. NULL: it is not what it should be, or there is no room. */
+/* Map what a peer sent; closes fd, see sock_ours(). NULL: it is not what it should be, or there is no room. */
 struct arena *arena_map(int fd, pid_t peer);
 struct arena *arena_by_id(uint64_t id);
 pid_t arena_peer(const struct arena *a);

@@ -20,6 +20,7 @@
 #include "base/util.h"
 #include "sockets/arena.h"
 #include "sockets/process.h"
+#include "sockets/sock.h"
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
@@ -200,7 +201,7 @@ static void arena_is_unmapped_when_its_peer_is_dead(void **st)
 		_exit(0);
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(pwrite(fd, head, sizeof(head), 0), sizeof(head));
-	a = arena_map(fd, pid);
+	a = arena_map(sock_ours(fd), pid);
 	assert_non_null(a);
 	assert_true(arena_attach(a, 0));
 	nap(300);
@@ -220,7 +221,7 @@ static void arena_maps_what_a_maker_made(void **st)
 	struct arena *a;
 
 	assert_int_equal(pwrite(fd, id, sizeof(id), 0), sizeof(id));
-	a = arena_map(fd, getpid());
+	a = arena_map(sock_ours(fd), getpid());
 	assert_non_null(a);
 	assert_int_equal(arena_id(a), id[1]);
 	assert_ptr_equal(arena_by_id(id[1]), a);
@@ -243,7 +244,7 @@ static void arena_does_not_give_lanes_out_that_it_did_not_make(void **st)
 {
 	uint32_t lane;
 	int fd = make_memory(sizeof(struct arena_shared), SEALS, ARENA_MAGIC);
-	struct arena *a = arena_map(fd, getpid());
+	struct arena *a = arena_map(sock_ours(fd), getpid());
 
 	assert_non_null(a);
 	assert_ptr_not_equal(take(&lane, &fd), a);
@@ -273,12 +274,13 @@ static void arena_refuses_memory_that_could_hurt(void **st)
 	int before = open_fds();
 
 	for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
-		assert_null(
-			arena_map(make_memory(bad[i].size, bad[i].seals, bad[i].magic), getpid()));
+		assert_null(arena_map(
+			sock_ours(make_memory(bad[i].size, bad[i].seals, bad[i].magic)), getpid()));
 		assert_int_equal(open_fds(), before);
 	}
 	/* Memory that cannot be written, because the sender keeps that to itself. */
-	assert_null(arena_map(make_memory(size, SEALS | F_SEAL_WRITE, ARENA_MAGIC), getpid()));
+	assert_null(arena_map(sock_ours(make_memory(size, SEALS | F_SEAL_WRITE, ARENA_MAGIC)),
+			      getpid()));
 	assert_int_equal(open_fds(), before);
 }
 
@@ -296,12 +298,12 @@ static void arena_refuses_files_that_cannot_be_sealed(void **st)
 			continue;
 		assert_int_equal(ftruncate(fd, sizeof(struct arena_shared)), 0);
 		assert_int_equal(pwrite(fd, &magic, sizeof(magic), 0), sizeof(magic));
-		assert_null(arena_map(fd, getpid()));
+		assert_null(arena_map(sock_ours(fd), getpid()));
 		assert_int_equal(open_fds(), before);
 	}
-	assert_null(arena_map(open("/dev/zero", O_RDWR | O_CLOEXEC), getpid()));
-	assert_null(arena_map(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), getpid()));
-	assert_null(arena_map(open("/", O_RDONLY | O_CLOEXEC), getpid()));
+	assert_null(arena_map(sock_ours(open("/dev/zero", O_RDWR | O_CLOEXEC)), getpid()));
+	assert_null(arena_map(sock_ours(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)), getpid()));
+	assert_null(arena_map(sock_ours(open("/", O_RDONLY | O_CLOEXEC)), getpid()));
 	assert_int_equal(open_fds(), before);
 }
 
@@ -335,7 +337,7 @@ static void arena_rings_are_shared_when_mapped_in_pieces(void **st)
 		near = take(&lane, &fd);
 		assert_non_null(near);
 		if (fd >= 0)
-			far = arena_map(fd, getpid());
+			far = arena_map(sock_ours(fd), getpid());
 		for (uint32_t dir = 0; dir < 2; dir++) {
 			memset(arena_ring(near, lane, dir), (int)(2 * lane + dir + 1), LANE_RING);
 			assert_int_equal(lane, i);

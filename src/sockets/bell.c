@@ -29,10 +29,12 @@ static int make_bell(void)
 
 	if (pipe2(ends, O_NONBLOCK | O_CLOEXEC) != 0)
 		return -1;
+	sock_ours(ends[0]);
+	sock_ours(ends[1]);
 	process_drop(OUR_ROPE);
 	if (process_keep(OUR_ROPE, ends[1]) >= 0)
 		return ends[0];
-	real(close)(ends[0]);
+	sock_close_ours(ends[0]);
 	return -1;
 }
 
@@ -58,7 +60,7 @@ static int open_rope(int fd)
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	if (fstat(fd, &st) != 0 || !S_ISFIFO(st.st_mode))
 		return -1;
-	return open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+	return sock_ours(open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
 }
 
 int bell_take(uint64_t mailbox, pid_t pid, int fd)
@@ -67,26 +69,26 @@ int bell_take(uint64_t mailbox, pid_t pid, int fd)
 
 	int rope = open_rope(fd);
 
-	real(close)(fd);
+	sock_close_ours(fd);
 	fd = rope;
 	if (fd < 0)
 		return -1;
 	if (!rec_lock_take(&lock)) {
-		real(close)(fd);
+		sock_close_ours(fd);
 		return -1;
 	}
 	for (int i = 0; i < BELL_PEERS && found < 0; i++)
 		if (peers[i].users > 0 && peers[i].mailbox == mailbox && peers[i].pid == pid)
 			found = i;
 	if (found >= 0) {
-		real(close)(fd);
+		sock_close_ours(fd);
 		peers[found].users++;
 		goto out;
 	}
 	for (int i = 0; i < BELL_PEERS && found < 0; i++)
 		if (peers[i].users == 0)
 			found = i;
-	fd = found >= 0 ? process_keep(OUR_PEERS + found, fd) : (real(close)(fd), -1);
+	fd = found >= 0 ? process_keep(OUR_PEERS + found, fd) : (sock_close_ours(fd), -1);
 	if (fd < 0) {
 		found = -1;
 	} else {

@@ -26,7 +26,7 @@ extern const char bell_mark;
 int bell_own(void);
 /* What rings it, for others. */
 int bell_rope(void);
-/* Keep what the process `pid` with this mailbox sent as its bell; takes `fd`. A number for bell_ring(), or -1. */
+/* Keep what the process `pid` with this mailbox sent as its bell; takes `fd`, see sock_ours(). A number for bell_ring(), or -1. */
 int bell_take(uint64_t mailbox, pid_t pid, int fd);
 /* One user of it less. */
 void bell_give(int bell);

@@ -21,6 +21,7 @@
 
 #include "sockets/bell.h"
 #include "sockets/process.h"
+#include "sockets/sock.h"
 
 #define HIGH 900
 
@@ -86,7 +87,7 @@ static void own_bell_is_made_once_and_stands_high(void **st)
 static void own_bell_is_one_that_peers_accept(void **st)
 {
 	int ours = bell_own();
-	int bell = bell_take(1, 1, dup(bell_rope()));
+	int bell = bell_take(1, 1, sock_ours(dup(bell_rope())));
 
 	assert_true(bell >= 0);
 	bell_ring(bell);
@@ -100,7 +101,7 @@ static void bell_is_kept_until_it_is_given_back(void **st)
 {
 	int before = open_fds();
 	int look, fd = make_bell(&look);
-	int bell = bell_take(11, 1, fd);
+	int bell = bell_take(11, 1, sock_ours(fd));
 
 	assert_true(bell >= 0 && bell < BELL_PEERS);
 	assert_false(is_open(fd)); /* moved away */
@@ -123,7 +124,7 @@ static void ringing_never_waits_when_the_peer_is_hostile(void **st)
 {
 	static char much[4096];
 	int look, fd = make_bell(&look), theirs = dup(fd);
-	int bell = bell_take(12, 1, fd);
+	int bell = bell_take(12, 1, sock_ours(fd));
 
 	while (write(theirs, much, sizeof(much)) > 0)
 		;
@@ -192,11 +193,11 @@ static void other_things_are_refused_and_closed(void **st)
 	assert_int_equal(write(fds[4], &zero, sizeof(zero)), sizeof(zero));
 	for (int i = 0; i < n; i++) {
 		assert_true(fds[i] >= 0);
-		assert_int_equal(bell_take(20 + (uint64_t)i, 1, fds[i]), -1);
+		assert_int_equal(bell_take(20 + (uint64_t)i, 1, sock_ours(fds[i])), -1);
 		assert_false(is_open(fds[i]));
 	}
-	assert_int_equal(bell_take(20, 1, -1), -1);
-	assert_int_equal(bell_take(20, 1, 12345), -1);
+	assert_int_equal(bell_take(20, 1, sock_ours(-1)), -1);
+	assert_int_equal(bell_take(20, 1, sock_ours(12345)), -1);
 	assert_int_equal(open_fds(), before);
 }
 
@@ -206,11 +207,11 @@ static void bell_is_shared_when_the_mailbox_is_the_same(void **st)
 	int look[3];
 	int fd[3] = { make_bell(&look[0]), make_bell(&look[1]), make_bell(&look[2]) };
 	int more = dup(fd[1]);
-	int bell = bell_take(31, 1, fd[0]);
-	int other = bell_take(32, 1, fd[2]);
+	int bell = bell_take(31, 1, sock_ours(fd[0]));
+	int other = bell_take(32, 1, sock_ours(fd[2]));
 
 	assert_true(bell >= 0 && other >= 0 && bell != other);
-	assert_int_equal(bell_take(31, 1, fd[1]), bell);
+	assert_int_equal(bell_take(31, 1, sock_ours(fd[1])), bell);
 	assert_int_equal(open_fds(), before + 4 + 2);
 	bell_ring(bell);
 	assert_int_equal(count(look[0]), 1);
@@ -225,7 +226,7 @@ static void bell_is_shared_when_the_mailbox_is_the_same(void **st)
 	bell_give(other);
 	assert_int_equal(open_fds(), before + 4);
 	/* Nothing of it is known any more. */
-	bell = bell_take(31, 1, more);
+	bell = bell_take(31, 1, sock_ours(more));
 	bell_ring(bell);
 	assert_int_equal(count(look[0]), 0);
 	assert_int_equal(count(look[1]), 1);
@@ -243,18 +244,18 @@ static void bells_are_refused_when_there_are_too_many(void **st)
 	bool seen[BELL_PEERS] = { false };
 
 	for (int i = 0; i < BELL_PEERS; i++) {
-		bell[i] = bell_take(100 + (uint64_t)i, 1, dup(rope));
+		bell[i] = bell_take(100 + (uint64_t)i, 1, sock_ours(dup(rope)));
 		assert_true(bell[i] >= 0 && bell[i] < BELL_PEERS && !seen[bell[i]]);
 		seen[bell[i]] = true;
 	}
 	assert_int_equal(open_fds(), before + BELL_PEERS);
-	assert_int_equal(bell_take(99, 1, dup(rope)), -1);
+	assert_int_equal(bell_take(99, 1, sock_ours(dup(rope))), -1);
 	assert_int_equal(open_fds(), before + BELL_PEERS);
 	/* Those that are there can be shared, and one that goes makes room. */
-	assert_int_equal(bell_take(100, 1, dup(rope)), bell[0]);
+	assert_int_equal(bell_take(100, 1, sock_ours(dup(rope))), bell[0]);
 	bell_give(bell[0]);
 	bell_give(bell[7]);
-	assert_int_equal(bell_take(99, 1, dup(rope)), bell[7]);
+	assert_int_equal(bell_take(99, 1, sock_ours(dup(rope))), bell[7]);
 	for (int i = 0; i < BELL_PEERS; i++)
 		bell_give(bell[i]);
 	assert_int_equal(open_fds(), before);
@@ -274,11 +275,11 @@ static int take_without_room(void)
 		last = bell;
 	if (last != 1023)
 		return 1;
-	if (bell_own() != -1 || bell_take(40, 1, fd) != -1 || is_open(fd))
+	if (bell_own() != -1 || bell_take(40, 1, sock_ours(fd)) != -1 || is_open(fd))
 		return 2;
 	for (int i = HIGH; i < 1024; i++)
 		close(i);
-	bell = bell_take(40, 1, again);
+	bell = bell_take(40, 1, sock_ours(again));
 	return bell >= 0 && process_kept(OUR_PEERS + bell) >= HIGH && bell_own() >= HIGH ? 0 : 3;
 }
 

@@ -11,6 +11,7 @@
 #include "sockets/board.h"
 #include "sockets/process.h"
 #include "sockets/real.h"
+#include "sockets/sock.h"
 
 _Static_assert(sizeof(struct board_slot) == 128, "slots do not straddle pages");
 
@@ -20,7 +21,8 @@ _Static_assert(sizeof(struct board_slot) == 128, "slots do not straddle pages");
 static int open_one(const char *path)
 {
 	struct stat st;
-	int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600);
+	int fd = sock_ours(
+		open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600));
 
 	if (fd < 0)
 		return -1;
@@ -28,7 +30,7 @@ static int open_one(const char *path)
 	    (st.st_mode & 0077) == 0 && st.st_nlink == 1 &&
 	    st.st_size <= BOARD_BUCKETS * BOARD_BUCKET * 128)
 		return fd;
-	real(close)(fd);
+	sock_close_ours(fd);
 	return -1;
 }
 

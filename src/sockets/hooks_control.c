@@ -204,6 +204,10 @@ HOOK int close(int fd)
 		return -1;
 	}
 	hook_closing(fd);
+	if (sock_at(fd) == SOCK_OURS) {
+		errno = EBADF;
+		return -1;
+	}
 	order_tick();
 	result = real(close)(fd);
 	sock_closed(fd);

@@ -8,6 +8,7 @@
 #include "base/util.h"
 #include "sockets/hook.h"
 #include "sockets/order.h"
+#include "sockets/sock.h"
 #include "sockets/stream_priv.h"
 #include "sockets/user.h"
 #include "sockets/why.h"
@@ -681,9 +682,17 @@ static ssize_t pour_once(struct rec *r, int *in, int out, size_t n, unsigned int
 
 	if (pipe2(p.way, O_CLOEXEC | O_NONBLOCK) != 0)
 		return -1;
-	moved = stream_take_by(r, in, &iov, flags & SPLICE_F_NONBLOCK ? MSG_DONTWAIT : 0, pour, &p);
-	real(close)(p.way[0]);
-	real(close)(p.way[1]);
+	for (int i = 0; i < 2; i++)
+		sock_ours(p.way[i]);
+	for (int i = 0; i < 2; i++)
+		p.way[i] = sock_move_ours(p.way[i]);
+	moved = -1;
+	if (p.way[0] >= 0 && p.way[1] >= 0)
+		moved = stream_take_by(r, in, &iov, flags & SPLICE_F_NONBLOCK ? MSG_DONTWAIT : 0,
+				       pour, &p);
+	for (int i = 0; i < 2; i++)
+		if (p.way[i] >= 0)
+			real(close)(p.way[i]);
 	return moved;
 }
 

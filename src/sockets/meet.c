@@ -22,6 +22,7 @@
 #include "sockets/meet.h"
 #include "sockets/process.h"
 #include "sockets/real.h"
+#include "sockets/sock.h"
 
 static uint8_t mailbox_name[MAILBOX_NAME];
 /* How often a connection looks for the bell of its peer. */
@@ -86,7 +87,7 @@ static bool ask_kernel(const struct rec *r, struct other_end *out)
 		struct inet_diag_msg msg;
 		_Alignas(struct rtattr) uint8_t rest[1024];
 	} answer;
-	int fd = real(socket)(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+	int fd = sock_ours(real(socket)(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
 	ssize_t n = -1;
 
 	if (fd < 0)
@@ -94,7 +95,7 @@ static bool ask_kernel(const struct rec *r, struct other_end *out)
 	fill_diag(&ask.req.id, &r->peer, &r->self, v4);
 	if (real(send)(fd, &ask, sizeof(ask), 0) == (ssize_t)sizeof(ask))
 		n = real(recv)(fd, &answer, sizeof(answer), MSG_DONTWAIT);
-	real(close)(fd);
+	sock_close_ours(fd);
 	if (n < (ssize_t)(sizeof(answer.head) + sizeof(answer.msg)) ||
 	    answer.head.nlmsg_type != SOCK_DIAG_BY_FAMILY)
 		return false;
@@ -111,11 +112,11 @@ static uint64_t netns_cookie(void)
 {
 	uint64_t cookie = 0;
 	socklen_t size = sizeof(cookie);
-	int fd = real(socket)(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	int fd = sock_ours(real(socket)(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
 
 	if (fd >= 0) {
 		real(getsockopt)(fd, SOL_SOCKET, SO_NETNS_COOKIE, &cookie, &size);
-		real(close)(fd);
+		sock_close_ours(fd);
 	}
 	return cookie;
 }
@@ -126,7 +127,7 @@ static int make_mailbox(void)
 {
 	struct sockaddr_un name = { .sun_family = AF_UNIX };
 	socklen_t size = sizeof(name);
-	int fd = real(socket)(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int fd = sock_ours(real(socket)(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 
 	if (fd < 0)
 		return -1;
@@ -135,7 +136,7 @@ static int make_mailbox(void)
 	    real(listen)(fd, 1024) != 0 ||
 	    real(getsockname)(fd, (struct sockaddr *)&name, &size) != 0 ||
 	    size - offsetof(struct sockaddr_un, sun_path) > sizeof(mailbox_name)) {
-		real(close)(fd);
+		sock_close_ours(fd);
 		return -1;
 	}
 	memset(mailbox_name, 0, sizeof(mailbox_name));
@@ -188,7 +189,7 @@ static bool send_letter(const uint8_t mailbox[MAILBOX_NAME], pid_t pid, struct l
 	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
 	pid_t other = 0;
 	bool ok;
-	int s = real(socket)(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int s = sock_ours(real(socket)(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 
 	if (s < 0)
 		return false;
@@ -202,7 +203,7 @@ static bool send_letter(const uint8_t mailbox[MAILBOX_NAME], pid_t pid, struct l
 			   (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length)) == 0 &&
 	     same_user(s, &other) && other == pid &&
 	     real(sendmsg)(s, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof(*letter);
-	real(close)(s);
+	sock_close_ours(s);
 	return ok;
 }
 
@@ -232,7 +233,7 @@ static void take_lanes(const struct letter *letter, pid_t pid, const int *fds, s
 	if (a && n == 2)
 		arena_set_bell(a, mailbox_key(letter->mailbox), fds[1]);
 	else if (n == 2)
-		real(close)(fds[1]);
+		sock_close_ours(fds[1]);
 	if (own < 0)
 		return;
 	answer.arena = arena_id(a);
@@ -246,7 +247,7 @@ static void take_bell(const struct letter *letter, pid_t pid, int fd)
 	if (a)
 		arena_set_bell(a, mailbox_key(letter->mailbox), fd);
 	else
-		real(close)(fd);
+		sock_close_ours(fd);
 }
 
 /* `letter` NULL: it is not one. Takes the descriptors. */
@@ -258,7 +259,7 @@ static void open_letter(const struct letter *letter, pid_t pid, const int *fds, 
 		take_bell(letter, pid, fds[0]);
 	else
 		for (size_t i = 0; i < n; i++)
-			real(close)(fds[i]);
+			sock_close_ours(fds[i]);
 }
 
 /* One letter of somebody who is the same user. False: it is not here yet. */
@@ -283,6 +284,8 @@ static bool read_letter(int s, pid_t pid)
 		return true;
 	n = min_size((c->cmsg_len - CMSG_LEN(0)) / sizeof(int), ARRAY_SIZE(fds));
 	memcpy(fds, CMSG_DATA(c), n * sizeof(int));
+	for (size_t i = 0; i < n; i++)
+		sock_ours(fds[i]);
 	open_letter(whole ? &letter : NULL, pid, fds, n);
 	return true;
 }
@@ -330,13 +333,13 @@ static void empty_mailbox(void)
 			i++;
 	}
 	for (int i = 0; i < LETTERS_MOST; i++) {
-		s = real(accept4)(box, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		s = sock_ours(real(accept4)(box, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
 		if (s < 0)
 			break;
-		if (same_user(s, &pid) && !read_letter(s, pid))
+		if (!same_user(s, &pid) || read_letter(s, pid))
+			sock_close_ours(s);
+		else if ((s = sock_move_ours(s)) >= 0)
 			await_letter(s, pid);
-		else
-			real(close)(s);
 	}
 	rec_lock_give(&opening);
 }
@@ -397,7 +400,7 @@ static enum meet_result claim(struct rec *r, struct board_slot *slot, enum why *
 	if (fd >= 0) {
 		bool sent = send_lanes(slot, fd);
 
-		real(close)(fd);
+		sock_close_ours(fd);
 		if (!sent) {
 			arena_undo(a, lane);
 			*why = WHY_CHECK;

@@ -306,7 +306,7 @@ int process_keep(enum process_fd which, int fd)
 			   ? -1
 			   : process_copy(fd);
 
-	real(close)(fd);
+	sock_close_ours(fd);
 	if (high < 0 || fstat(high, &st) != 0)
 		return -1;
 	kept[which].dev = st.st_dev;
@@ -454,7 +454,7 @@ static size_t home_size(uint32_t records)
 
 static struct home *make_home(void)
 {
-	int fd = memfd_create(HOME_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	int fd = sock_ours(memfd_create(HOME_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING));
 	uint32_t records = HOME_RECORDS;
 	struct home *h;
 
@@ -486,7 +486,7 @@ static struct home *make_home(void)
 		tell_home(fd);
 	return h;
 fail:
-	real(close)(fd);
+	sock_close_ours(fd);
 	return NULL;
 }
 

@@ -96,7 +96,7 @@ void report_process(void)
 		return;
 	totals_of(&totals, h);
 	n = totals_text(line, &totals, getpid(), process_name);
-	fd = open(settings.stats, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	fd = sock_ours(open(settings.stats, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
 	if (fd < 0) {
 		report_line("flue: totals could not be appended to ", settings.stats,
 			    errno == EACCES ? ": permission denied" : "");
@@ -104,5 +104,5 @@ void report_process(void)
 	}
 	if (!may_append(fd, n) || real(write)(fd, line, n) != (ssize_t)n)
 		report_line("flue: ", settings.stats, ": could not be written");
-	real(close)(fd);
+	sock_close_ours(fd);
 }

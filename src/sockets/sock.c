@@ -54,6 +54,7 @@ static _Atomic uint32_t changing; /* calls that change the table */
 static _Atomic uint32_t forking;  /* the thread that forks */
 static _Atomic uint32_t forks;    /* how many there were, with the one that is under way */
 static _Atomic bool late;         /* the table was changed within it all the same */
+static _Atomic uint32_t ours;     /* numbers that are SOCK_OURS */
 
 static void change_begins(void)
 {
@@ -101,7 +102,8 @@ static void fork_begins(void)
 	}
 	atomic_store(&late, false);
 	atomic_fetch_add(&forks, 1);
-	while (atomic_load(&changing) > 0 && clock_now() - start < GATE_NS)
+	while ((atomic_load(&changing) > 0 || atomic_load(&ours) > 0) &&
+	       clock_now() - start < GATE_NS)
 		sched_yield();
 }
 
@@ -206,6 +208,15 @@ static void enter(int fd, struct rec *r)
 	while (fd > high && !atomic_compare_exchange_weak(&highest, &high, fd))
 		;
 	atomic_store_explicit(&e->rec, r, memory_order_release);
+}
+
+/* It is something else, if nobody knows better. */
+static void enter_unknown(int fd)
+{
+	struct sock_entry *e = sock_entry_make(fd);
+
+	if (e)
+		atomic_compare_exchange_strong(&e->rec, &(struct rec *) { NULL }, SOCK_OTHER);
 }
 
 /* In words: somebody may still look. */
@@ -324,7 +335,7 @@ static struct rec *outwait_closing(int fd)
 	uint64_t end = clock_now() + GATE_NS;
 	struct rec *r;
 
-	while ((r = sock_at(fd)) == SOCK_CLOSING && clock_now() < end)
+	while (((r = sock_at(fd)) == SOCK_CLOSING || r == SOCK_OURS) && clock_now() < end)
 		sched_yield();
 	return sock_is_rec(r) ? r : NULL;
 }
@@ -426,19 +437,20 @@ static struct rec *add_unseen(int fd, int domain, bool listens)
 struct rec *sock_probe(int fd)
 {
 	int domain = 0, saved = errno, error;
-	struct rec *r = NULL;
+	struct rec *r = sock_at(fd);
 	bool listens = false;
 
-	if (sock_at(fd) == SOCK_CLOSING)
+	if (r == SOCK_CLOSING || r == SOCK_OURS)
 		return outwait_closing(fd);
 	process_init();
 	if (settings.off || !process_is_self())
 		return NULL;
 	error = ask_kernel(fd, &domain, &listens);
+	r = NULL;
 	if (error == 0)
 		r = add_unseen(fd, domain, listens);
 	else if (error != EBADF)
-		enter(fd, SOCK_OTHER);
+		enter_unknown(fd);
 	errno = saved;
 	return r;
 }
@@ -449,11 +461,57 @@ void sock_forget(int fd)
 		enter(fd, SOCK_OTHER);
 }
 
-void sock_borrowed(int fd)
+int sock_ours(int fd)
 {
-	/* In the child of vfork() it is not a number of ours. */
-	if ((unsigned)fd < SOCK_FDS && process_is_self())
-		enter(fd, SOCK_CLOSING);
+	int saved = errno;
+
+	/* In the child of vfork() the table is the parent's, and the number is not. */
+	if ((unsigned)fd < SOCK_FDS && process_is_self()) {
+		atomic_fetch_add(&ours, 1);
+		enter(fd, SOCK_OURS);
+	}
+	errno = saved;
+	return fd;
+}
+
+void sock_close_ours(int fd)
+{
+	struct sock_entry *e = sock_entry(fd);
+	struct rec *is = SOCK_OURS;
+	int saved = errno;
+
+	if (!e || !process_is_self()) {
+		real(close)(fd);
+	} else {
+		if (atomic_load(&e->rec) == is)
+			real(close)(fd);
+		/* It may be another socket's number by now. */
+		atomic_compare_exchange_strong(&e->rec, &is, SOCK_OTHER);
+		atomic_fetch_sub(&ours, 1);
+	}
+	errno = saved;
+}
+
+int sock_move_ours(int fd)
+{
+	int copy = fd >= 0 ? process_copy(fd) : -1;
+
+	if (fd >= 0)
+		sock_close_ours(fd);
+	return copy;
+}
+
+/* The threads that made them are not in this child. */
+static void close_inherited(void)
+{
+	if (atomic_exchange(&ours, 0) == 0)
+		return;
+	for (int fd = 0; fd <= sock_highest(); fd++) {
+		if (sock_at(fd) == SOCK_OURS) {
+			real(close)(fd);
+			enter(fd, SOCK_OTHER);
+		}
+	}
 }
 
 void sock_unknown(int fd)
@@ -644,9 +702,13 @@ void sock_closing(int fd)
 	uint32_t state;
 	bool both;
 
+	if (r == SOCK_OURS) {
+		outwait_closing(fd);
+		r = atomic_load(&e->rec);
+	}
 	if (!sock_is_rec(r)) {
 		if (!r)
-			enter(fd, SOCK_OTHER);
+			enter_unknown(fd);
 		return;
 	}
 	change_begins();
@@ -860,6 +922,7 @@ void sock_forked(bool counted)
 	atomic_store(&sock_copies, 0);
 	atomic_store(&stream_spawns, 0);
 	copying = false;
+	close_inherited();
 	if (counted && atomic_load(&late))
 		sock_each(drop_uncounted, NULL);
 	family_forget_calls();

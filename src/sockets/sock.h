@@ -26,6 +26,7 @@
 #define SOCK_CLOSING \
 	((struct rec \
 		  *)2) /* a thread is about to close it; until then it is the old socket, past us */
+#define SOCK_OURS ((struct rec *)3) /* a descriptor of ours, see sock_ours() */
 
 struct epoll_set;
 
@@ -53,10 +54,10 @@ struct sock_entry *sock_entry_make(int fd);
 
 static inline bool sock_is_rec(const struct rec *r)
 {
-	return (uintptr_t)r > (uintptr_t)SOCK_CLOSING;
+	return (uintptr_t)r > (uintptr_t)SOCK_OURS;
 }
 
-/* What the table says: NULL, SOCK_OTHER, SOCK_CLOSING or a record. */
+/* What the table says: NULL, SOCK_OTHER, SOCK_CLOSING, SOCK_OURS or a record. */
 static inline struct rec *sock_at(int fd)
 {
 	struct sock_entry *e = sock_entry(fd);
@@ -105,8 +106,15 @@ static inline uint32_t sock_flag(const struct rec *r, uint32_t flag)
 struct rec *sock_add(int fd, uint32_t state, uint32_t role, uint32_t flags);
 /* `fd` is no socket, or none of ours. */
 void sock_forget(int fd);
-/* `fd` is a descriptor of ours for a moment, then sock_closed(): whoever means what it was before must wait. */
-void sock_borrowed(int fd);
+/*
+ * A system call has just made `fd` (or -1) for us. The kernel gives the lowest number, which other threads of the program
+ * may still use though it was closed: whoever does, waits until we have closed it. Returns `fd`.
+ */
+int sock_ours(int fd);
+/* Close it, if the program has not put something else there. */
+void sock_close_ours(int fd);
+/* For longer than a moment: move it out of the program's way. Returns the copy, which is no longer SOCK_OURS, or -1. */
+int sock_move_ours(int fd);
 /* Nobody knows what `fd` is: ask when it is used. */
 void sock_unknown(int fd);
 /* Before close(fd), or before something else takes its place. In this process, see process_is_self(). */

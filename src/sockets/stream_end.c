@@ -114,33 +114,23 @@ void stream_serve(struct rec *r, int fd)
 	rec_lock_give(&r->tx_lock);
 }
 
-static void give_back_number(int fd)
-{
-	real(close)(fd);
-	if (process_is_self())
-		sock_closed(fd);
-}
-
 /* The peer's own socket, borrowed. Needs the right to trace the peer; -1: not to be had. */
 static int borrow_peer(struct rec *r)
 {
 	struct lane_shared *l = &arena_memory(r->arena)->lane[r->lane];
 	uint32_t other = 1 - r->side;
-	int pid = (int)real(syscall)(SYS_pidfd_open, atomic_load(&l->pid[other]), 0);
+	int pid = sock_ours((int)real(syscall)(SYS_pidfd_open, atomic_load(&l->pid[other]), 0));
 	uint64_t cookie = 0;
 	socklen_t size = sizeof(cookie);
 	int fd;
 
 	if (pid < 0)
 		return -1;
-	sock_borrowed(pid);
-	fd = (int)real(syscall)(SYS_pidfd_getfd, pid, atomic_load(&l->fd[other]), 0);
-	if (fd >= 0)
-		sock_borrowed(fd);
-	give_back_number(pid);
+	fd = sock_ours((int)real(syscall)(SYS_pidfd_getfd, pid, atomic_load(&l->fd[other]), 0));
+	sock_close_ours(pid);
 	if (fd >= 0 && (real(getsockopt)(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) != 0 ||
 			cookie != r->peer_cookie)) {
-		give_back_number(fd);
+		sock_close_ours(fd);
 		return -1;
 	}
 	return fd;
@@ -175,7 +165,7 @@ static bool take_back(struct rec *r, int own)
 		if (broken)
 			stream_break(r, own);
 	}
-	give_back_number(fd);
+	sock_close_ours(fd);
 	return ok;
 }
 

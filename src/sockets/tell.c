@@ -9,6 +9,7 @@
 #include "base/util.h"
 #include "sockets/process.h"
 #include "sockets/real.h"
+#include "sockets/sock.h"
 
 #define TRIES 20 /* for what comes once in a process's life */
 
@@ -63,22 +64,20 @@ static bool post(int fd, const struct tell_letter *letter, size_t size, int encl
 /* EAGAIN: there is a listener, with too much to do. */
 static bool tell(struct tell_letter *letter, size_t size, int enclosure)
 {
-	int fd, error;
+	int fd;
 	bool done;
 
 	errno = 0;
 	if (settings.sealed || !listener.size)
 		return false;
-	fd = real(socket)(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	fd = sock_ours(real(socket)(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 	if (fd < 0)
 		return false;
 	letter->version = HOME_VERSION;
 	memcpy(letter->token, listener.token, TELL_TOKEN);
 	done = real(connect)(fd, (struct sockaddr *)&listener.address, listener.size) == 0 &&
 	       is_trusted(fd) && post(fd, letter, size, enclosure);
-	error = errno;
-	real(close)(fd);
-	errno = error;
+	sock_close_ours(fd);
 	return done;
 }
 
