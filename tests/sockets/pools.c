@@ -233,10 +233,12 @@ static void take(void)
 	c->fd = fd;
 	pthread_mutex_init(&c->lock, NULL);
 	ev.data.u32 = (uint32_t)i;
+	/* Known to one set it may else be closed before the next has it, and another connection get its number. */
+	pthread_mutex_lock(&c->lock);
 	for (int k = 0; k < (kind == APART ? threads : 1); k++)
-		/* Known to one set it may be served and closed before the next has it. */
-		if (epoll_ctl(sets[k], EPOLL_CTL_ADD, fd, &ev) && (k == 0 || errno != EBADF))
+		if (epoll_ctl(sets[k], EPOLL_CTL_ADD, fd, &ev))
 			watch_bad("EPOLL_CTL_ADD: %s", stage_errno(errno));
+	pthread_mutex_unlock(&c->lock);
 }
 
 static void *pool(void *arg)
