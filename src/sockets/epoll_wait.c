@@ -111,11 +111,16 @@ static void note_told(struct waiter *w, struct member *m, uint32_t ready, uint64
 	m->told_refused = atomic_load_explicit(&m->rec->tx_refused, memory_order_relaxed);
 }
 
-/* Octets that were sent behind something that went through the kernel: that must be told of as well. */
+/* Octets that were sent behind something that went through the kernel, or over a lane that is only looked at when our
+ * bell rings: that must be told of as well. */
 static void note_order(struct waiter *w, struct member *m)
 {
 	uint32_t stamp = order_of(m->rec->rx.dir);
 
+	if (w->s->colds > 0 && atomic_load_explicit(m->rec->rx_rung, memory_order_relaxed)) {
+		atomic_store(m->rec->rx_rung, 0);
+		w->s->rang = true;
+	}
 	if (stamp == m->stamp)
 		return;
 	m->stamp = stamp;
@@ -193,19 +198,26 @@ static void report(struct waiter *w, struct watch *lane)
 	shoot(s, w->ep, m, false);
 }
 
-static void look_at_lanes(struct waiter *w)
+/* The first `count` of them. Returns how many came before the last that had news. */
+static uint32_t look_at_lanes(struct waiter *w, uint32_t count)
 {
 	struct epoll_set *s = w->s;
-	uint32_t count = s->hots;
+	uint32_t before = 0;
 
 	for (uint32_t i = 0; i < count && w->n < w->max; i++) {
-		uint32_t at = s->turn + i < count ? s->turn + i : (s->turn + i) % count;
+		uint32_t at = s->turn + i < s->hots ? s->turn + i : (s->turn + i) % s->hots;
+		int n = w->n;
 
-		if (!is_quiet(s, at))
-			report(w, &s->hot[at]);
+		if (is_quiet(s, at))
+			continue;
+		report(w, &s->hot[at]);
+		if (w->n == n)
+			continue;
+		before = i;
 		if (w->n == w->max)
-			s->turn = (s->turn + i + 1) % count;
+			s->turn = (s->turn + i + 1) % s->hots;
 	}
+	return before;
 }
 
 /* --- what the kernel says */
@@ -642,19 +654,28 @@ static bool kernel_is_due(const struct epoll_set *s)
 }
 
 /*
- * What is in lanes now. Something that was sent before what is found must be found as well: lanes that were looked at too
- * early are looked at again, and the kernel is asked if what is found may have been sent behind something it has.
+ * What is in lanes now. Something that was sent before what is found must be found as well: lanes that were looked at
+ * before are looked at again, and the kernel is asked if what is found may have been sent behind something it has.
  */
 static int look_closely(struct waiter *w)
 {
-	int pass = 0, before;
+	struct epoll_set *s = w->s;
+	uint32_t count = s->hots;
 
-	do {
-		before = w->n;
-		look_at_lanes(w);
-		if (w->ask && w->n < w->max && ask_kernel(w, 0) < 0)
+	for (int pass = 0; count > 0 && pass < PASSES; pass++) {
+		count = look_at_lanes(w, count);
+		if (s->rang) {
+			epoll_answer(s);
+			count = s->hots;
+		}
+		if (w->n == w->max)
+			break;
+		if (!w->ask)
+			continue;
+		if (ask_kernel(w, 0) < 0)
 			return -1;
-	} while (w->n > before && w->n < w->max && (uint32_t)w->n < w->s->hots && ++pass < PASSES);
+		count = s->hots;
+	}
 	return w->n;
 }
 
@@ -709,9 +730,9 @@ static int look_around_once(struct waiter *w)
 	s->crowded = !s->kernel_last && w->n == w->max ? s->crowded + 1 : 0;
 	if (look_closely(w) < 0)
 		return -1;
-	if (s->kernel_last && w->n < w->max && !w->asked && ask_kernel(w, 0) < 0)
-		return -1;
-	return w->n;
+	if (!s->kernel_last || w->n == w->max || w->asked)
+		return w->n;
+	return ask_kernel(w, 0) < 0 ? -1 : look_closely(w);
 }
 
 /* Lanes, and the kernel if it is due; then the ladder. Sleeps nowhere. */
@@ -776,10 +797,10 @@ bool epoll_wait_for(int ep, struct epoll_event *events, int max, int64_t timeout
 	w.s->no_room = false;
 	do {
 		n = look_awake(&w);
-		if (n == 0)
+		if (n == 0) {
 			n = sleep_in_kernel(&w);
-		if (n >= 0 && w.n < max)
-			n = look_closely(&w);
+			n = n < 0 ? n : look_closely(&w);
+		}
 	} while (n >= 0 && w.n == 0 && (timeout < 0 || time_left(&w) > 0) && timeout != 0);
 	*result = n < 0 && w.n == 0 ? n : w.n;
 	return true;
