@@ -5,6 +5,7 @@
 
 #include "sockets/bell.h"
 #include "sockets/process.h"
+#include "sockets/quick.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
 
@@ -60,7 +61,7 @@ static int open_rope(int fd)
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	if (fstat(fd, &st) != 0 || !S_ISFIFO(st.st_mode))
 		return -1;
-	return sock_ours(open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
+	return sock_ours(quick_open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY, 0));
 }
 
 int bell_take(uint64_t mailbox, pid_t pid, int fd)
@@ -114,7 +115,7 @@ void bell_give(int bell)
 static bool pull(int fd)
 {
 	int saved = errno;
-	bool ok = fd >= 0 && real(write)(fd, "", 1) == 1;
+	bool ok = fd >= 0 && quick_write(fd, "", 1) == 1;
 
 	errno = saved;
 	return ok;
@@ -153,7 +154,7 @@ void bell_still(void)
 	int saved = errno;
 	int fd = process_kept(OUR_BELL);
 
-	while (fd >= 0 && real(read)(fd, octets, sizeof(octets)) == (ssize_t)sizeof(octets))
+	while (fd >= 0 && quick_read(fd, octets, sizeof(octets)) == (ssize_t)sizeof(octets))
 		;
 	errno = saved;
 }

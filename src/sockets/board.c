@@ -10,6 +10,7 @@
 #include "base/lock.h"
 #include "sockets/board.h"
 #include "sockets/process.h"
+#include "sockets/quick.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
 
@@ -22,7 +23,7 @@ static int open_one(const char *path)
 {
 	struct stat st;
 	int fd = sock_ours(
-		open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600));
+		quick_open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600));
 
 	if (fd < 0)
 		return -1;

@@ -71,7 +71,7 @@ bool carrier_put_all(int fd, const struct iovec *piece, int n, bool *broken)
 	if (!carrier_widen(fd, total, &was))
 		return false;
 	/* In one call: nobody can shut it between two. */
-	sent = real(sendmsg)(fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+	sent = quick_sendmsg(fd, &msg, MSG_NOSIGNAL);
 	*broken = sent > 0 && (size_t)sent != total;
 	carrier_narrow(fd, &was);
 	return sent == (ssize_t)total;

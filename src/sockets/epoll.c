@@ -8,6 +8,7 @@
 #include "sockets/epoll.h"
 #include "sockets/epoll_priv.h"
 #include "sockets/process.h"
+#include "sockets/quick.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
 #include "sockets/stream.h"
@@ -411,7 +412,7 @@ void epoll_leave(struct epoll_set *s)
 		forget_members(s);
 		atomic_store(&s->live, 0);
 		if (s->ep >= 0)
-			real(close)(s->ep);
+			quick_close(s->ep);
 	}
 	rec_lock_give(&s->lock);
 	if (last)

@@ -10,6 +10,7 @@
 #include "sockets/family.h"
 #include "sockets/piece.h"
 #include "sockets/process.h"
+#include "sockets/quick.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
 
@@ -174,7 +175,7 @@ static void forget_calls(struct keep *keep, uint32_t n)
 		if (heir)
 			atomic_store(&keep[i].heir, 0);
 		if (heir > 0)
-			real(close)(heir - 1);
+			quick_close(heir - 1);
 		if (atomic_load_explicit(&keep[i].pins, memory_order_relaxed))
 			atomic_store(&keep[i].pins, 0);
 		if (atomic_load_explicit(&keep[i].calls, memory_order_relaxed))

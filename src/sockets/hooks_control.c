@@ -4,6 +4,7 @@
 #include <netinet/tcp.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/single_threaded.h>
 
 #include "base/clock.h"
 #include "sockets/epoll.h"
@@ -195,14 +196,10 @@ void hook_closing(int fd)
 	uring_closing((unsigned)fd, (unsigned)fd);
 }
 
-HOOK int close(int fd)
+static int close_ended(int fd)
 {
 	int result;
 
-	if (process_owns(fd)) {
-		errno = EBADF;
-		return -1;
-	}
 	hook_closing(fd);
 	if (sock_at(fd) == SOCK_OURS) {
 		errno = EBADF;
@@ -211,6 +208,24 @@ HOOK int close(int fd)
 	order_tick();
 	result = real(close)(fd);
 	sock_closed(fd);
+	return result;
+}
+
+HOOK int close(int fd)
+{
+	int cancel, result;
+
+	if (process_owns(fd)) {
+		errno = EBADF;
+		return -1;
+	}
+	if (__libc_single_threaded)
+		return close_ended(fd);
+	/* Cancelled before anything has ended, or not at all. */
+	pthread_testcancel();
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	result = close_ended(fd);
+	pthread_setcancelstate(cancel, NULL);
 	return result;
 }
 

@@ -26,6 +26,7 @@ static ssize_t ours_receive(struct rec *r, int fd, const struct iovec *iov, size
 {
 	struct iovec less = count == 1 ? iov[0] : (struct iovec) { 0 };
 
+	pthread_testcancel(); /* now, or when it sleeps; never with octets that it has taken */
 	/* A buffer much larger than what comes need not be there as a whole. */
 	if (count == 1 && less.iov_len > RECEIVE_MOST && !(flags & MSG_WAITALL)) {
 		less.iov_len = RECEIVE_MOST;
@@ -40,6 +41,7 @@ static ssize_t ours_receive(struct rec *r, int fd, const struct iovec *iov, size
 
 static ssize_t ours_send(struct rec *r, int fd, const struct iovec *iov, size_t count, int flags)
 {
+	pthread_testcancel();
 	if (!user_list_ok(iov, count, false)) {
 		errno = EFAULT;
 		return -1;

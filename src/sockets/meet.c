@@ -21,6 +21,7 @@
 #include "sockets/hello.h"
 #include "sockets/meet.h"
 #include "sockets/process.h"
+#include "sockets/quick.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
 
@@ -93,8 +94,8 @@ static bool ask_kernel(const struct rec *r, struct other_end *out)
 	if (fd < 0)
 		return false;
 	fill_diag(&ask.req.id, &r->peer, &r->self, v4);
-	if (real(send)(fd, &ask, sizeof(ask), 0) == (ssize_t)sizeof(ask))
-		n = real(recv)(fd, &answer, sizeof(answer), MSG_DONTWAIT);
+	if (quick_send(fd, &ask, sizeof(ask), 0) == (ssize_t)sizeof(ask))
+		n = quick_recv(fd, &answer, sizeof(answer), 0);
 	sock_close_ours(fd);
 	if (n < (ssize_t)(sizeof(answer.head) + sizeof(answer.msg)) ||
 	    answer.head.nlmsg_type != SOCK_DIAG_BY_FAMILY)
@@ -199,10 +200,10 @@ static bool send_letter(const uint8_t mailbox[MAILBOX_NAME], pid_t pid, struct l
 	memcpy(CMSG_DATA(c), fds, n * sizeof(int));
 	memcpy(letter->mailbox, mailbox_name, sizeof(letter->mailbox));
 	memcpy(name.sun_path, mailbox, MAILBOX_NAME);
-	ok = real(connect)(s, (struct sockaddr *)&name,
+	ok = quick_connect(s, (struct sockaddr *)&name,
 			   (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length)) == 0 &&
 	     same_user(s, &other) && other == pid &&
-	     real(sendmsg)(s, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof(*letter);
+	     quick_sendmsg(s, &msg, MSG_NOSIGNAL) == (ssize_t)sizeof(*letter);
 	sock_close_ours(s);
 	return ok;
 }
@@ -272,7 +273,7 @@ static bool read_letter(int s, pid_t pid)
 			      .msg_iovlen = 1,
 			      .msg_control = control,
 			      .msg_controllen = sizeof(control) };
-	ssize_t size = real(recvmsg)(s, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+	ssize_t size = quick_recvmsg(s, &msg, MSG_CMSG_CLOEXEC);
 	struct cmsghdr *c = size >= 0 ? CMSG_FIRSTHDR(&msg) : NULL;
 	int fds[2 * LETTER_FDS + 1];
 	bool whole = size == (ssize_t)sizeof(letter) && !(msg.msg_flags & MSG_TRUNC);
@@ -299,7 +300,7 @@ static struct rec_lock opening;
 
 static void drop_awaited(int i)
 {
-	real(close)(awaited[i].fd - 1);
+	quick_close(awaited[i].fd - 1);
 	memmove(&awaited[i], &awaited[i + 1], (LETTERS_AWAITED - 1 - (size_t)i) * sizeof(*awaited));
 	awaited[LETTERS_AWAITED - 1].fd = 0;
 }
@@ -333,7 +334,7 @@ static void empty_mailbox(void)
 			i++;
 	}
 	for (int i = 0; i < LETTERS_MOST; i++) {
-		s = sock_ours(real(accept4)(box, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
+		s = sock_ours(quick_accept(box, SOCK_CLOEXEC | SOCK_NONBLOCK));
 		if (s < 0)
 			break;
 		if (!same_user(s, &pid) || read_letter(s, pid))

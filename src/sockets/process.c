@@ -17,6 +17,7 @@
 #include "sockets/meet.h"
 #include "sockets/ops_lane.h"
 #include "sockets/process.h"
+#include "sockets/quick.h"
 #include "sockets/raw.h"
 #include "sockets/real.h"
 #include "sockets/report.h"
@@ -351,7 +352,7 @@ void process_drop(enum process_fd which)
 
 	kept[which].fd = 0;
 	if (fd >= 0)
-		real(close)(fd);
+		quick_close(fd);
 }
 
 bool process_owns(int fd)

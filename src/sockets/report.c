@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "sockets/process.h"
+#include "sockets/quick.h"
 #include "sockets/real.h"
 #include "sockets/report.h"
 #include "sockets/sock.h"
@@ -96,13 +97,13 @@ void report_process(void)
 		return;
 	totals_of(&totals, h);
 	n = totals_text(line, &totals, getpid(), process_name);
-	fd = sock_ours(open(settings.stats, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+	fd = sock_ours(quick_open(settings.stats, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
 	if (fd < 0) {
 		report_line("flue: totals could not be appended to ", settings.stats,
 			    errno == EACCES ? ": permission denied" : "");
 		return;
 	}
-	if (!may_append(fd, n) || real(write)(fd, line, n) != (ssize_t)n)
+	if (!may_append(fd, n) || quick_write(fd, line, n) != (ssize_t)n)
 		report_line("flue: ", settings.stats, ": could not be written");
 	sock_close_ours(fd);
 }

@@ -11,6 +11,7 @@
 #include "sockets/family.h"
 #include "sockets/meet.h"
 #include "sockets/process.h"
+#include "sockets/quick.h"
 #include "sockets/raw.h"
 #include "sockets/real.h"
 #include "sockets/report.h"
@@ -481,10 +482,10 @@ void sock_close_ours(int fd)
 	int saved = errno;
 
 	if (!e || !process_is_self()) {
-		real(close)(fd);
+		quick_close(fd);
 	} else {
 		if (atomic_load(&e->rec) == is)
-			real(close)(fd);
+			quick_close(fd);
 		/* It may be another socket's number by now. */
 		atomic_compare_exchange_strong(&e->rec, &is, SOCK_OTHER);
 		atomic_fetch_sub(&ours, 1);
@@ -508,7 +509,7 @@ static void close_inherited(void)
 		return;
 	for (int fd = 0; fd <= sock_highest(); fd++) {
 		if (sock_at(fd) == SOCK_OURS) {
-			real(close)(fd);
+			quick_close(fd);
 			enter(fd, SOCK_OTHER);
 		}
 	}
@@ -624,7 +625,7 @@ static void settle(struct rec *r, struct keep *k)
 		return;
 	drop(r, heir > 0 ? heir - 1 : -1);
 	if (heir > 0)
-		real(close)(heir - 1);
+		quick_close(heir - 1);
 	errno = saved;
 }
 
@@ -680,7 +681,7 @@ static bool leave_heir(struct rec *r, struct keep *k, int fd)
 		return true;
 	}
 	if (heir >= 0)
-		real(close)(heir);
+		quick_close(heir);
 	return false;
 }
 

@@ -44,7 +44,7 @@ static ssize_t take_carrier(int fd, struct lane_iov *to, size_t n, int flags)
 	ssize_t got;
 
 	msg.msg_iovlen = stream_cut(&rest, n, part);
-	got = real(recvmsg)(fd, &msg, MSG_DONTWAIT | (flags & (MSG_PEEK | MSG_TRUNC)));
+	got = quick_recvmsg(fd, &msg, flags & (MSG_PEEK | MSG_TRUNC));
 	if (got > 0)
 		stream_skip(to, (size_t)got);
 	return got;
@@ -220,7 +220,7 @@ static enum end at_end(struct rec *r)
 static enum end ask_carrier(struct rec *r, int fd)
 {
 	char octet;
-	ssize_t n = real(recv)(fd, &octet, 1, MSG_PEEK | MSG_DONTWAIT);
+	ssize_t n = quick_recv(fd, &octet, 1, MSG_PEEK);
 
 	if (n > 0)
 		return END_CARRIER;

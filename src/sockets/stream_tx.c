@@ -18,6 +18,7 @@
 #include "sockets/meet.h"
 #include "sockets/nap.h"
 #include "sockets/process.h"
+#include "sockets/quick.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
 #include "sockets/stream.h"
@@ -97,7 +98,7 @@ static ssize_t put_carrier(struct rec *r, int fd, struct lane_iov *from, size_t 
 	ssize_t sent;
 
 	msg.msg_iovlen = stream_cut(from, min_size(n, OVERFLOW), part);
-	sent = real(sendmsg)(fd, &msg, flags | MSG_DONTWAIT);
+	sent = quick_sendmsg(fd, &msg, flags);
 	if (sent > 0) {
 		if (lane_tx_rouse(&r->tx))
 			nap_end(r->tx.dir);
@@ -112,7 +113,7 @@ static ssize_t put_carrier(struct rec *r, int fd, struct lane_iov *from, size_t 
 static int ring_bell(struct rec *r, int fd, uint8_t octet, int flags)
 {
 	for (int tries = 0; tries < BELL_TRIES; tries++) {
-		ssize_t n = real(send)(fd, &octet, 1, (flags & MSG_NOSIGNAL) | MSG_DONTWAIT);
+		ssize_t n = quick_send(fd, &octet, 1, flags & MSG_NOSIGNAL);
 
 		if (n == 1) {
 			stream_count(&r->sent.tcp_bytes, 1);
@@ -495,7 +496,7 @@ static void end_block(struct block *b)
 	struct rec *r = b->s->r;
 
 	if (b->fd >= 0)
-		real(close)(b->fd);
+		quick_close(b->fd);
 	if (!b->s->blocked || !rec_lock_take(&r->tx_lock))
 		return;
 	/* Cancelled: nobody knows how much went out, so nothing may be counted any more. */
@@ -581,7 +582,7 @@ static ssize_t step(struct sender *s, int fd, struct lane_iov *from, size_t want
 	ssize_t n;
 
 	msg.msg_iovlen = stream_cut(from, min_size(want - s->done, OVERFLOW), part);
-	n = real(sendmsg)(fd, &msg, s->flags | MSG_DONTWAIT | (s->done > 0 ? MSG_NOSIGNAL : 0));
+	n = quick_sendmsg(fd, &msg, s->flags | (s->done > 0 ? MSG_NOSIGNAL : 0));
 	if (n < 0)
 		return errno == EAGAIN ? PUT_CARRIER : -1;
 	s->done += (size_t)n;

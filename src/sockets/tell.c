@@ -8,6 +8,7 @@
 
 #include "base/util.h"
 #include "sockets/process.h"
+#include "sockets/quick.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
 
@@ -58,7 +59,7 @@ static bool post(int fd, const struct tell_letter *letter, size_t size, int encl
 		msg.msg_control = &control;
 		msg.msg_controllen = sizeof(control);
 	}
-	return real(sendmsg)(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size;
+	return quick_sendmsg(fd, &msg, MSG_NOSIGNAL) == (ssize_t)size;
 }
 
 /* EAGAIN: there is a listener, with too much to do. */
@@ -75,7 +76,7 @@ static bool tell(struct tell_letter *letter, size_t size, int enclosure)
 		return false;
 	letter->version = HOME_VERSION;
 	memcpy(letter->token, listener.token, TELL_TOKEN);
-	done = real(connect)(fd, (struct sockaddr *)&listener.address, listener.size) == 0 &&
+	done = quick_connect(fd, (struct sockaddr *)&listener.address, listener.size) == 0 &&
 	       is_trusted(fd) && post(fd, letter, size, enclosure);
 	sock_close_ours(fd);
 	return done;
@@ -101,7 +102,7 @@ bool tell_home(int fd)
 		done = tell(&letter, offsetof(struct tell_letter, line), fd);
 		if (done || errno != EAGAIN)
 			break;
-		nanosleep(&moment, NULL);
+		real(syscall)(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &moment, NULL);
 	}
 	errno = saved;
 	return done;

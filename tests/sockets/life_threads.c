@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Threads: one closes or shuts down under another that sleeps; two use both directions at once. */
+/* Threads: one closes or shuts down under another that sleeps; two use both directions at once; one is cancelled. */
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -18,6 +18,8 @@ enum {
 	NUMBER_TAKEN, /* after close() another connection has the number */
 	BOTH_WAYS,
 	TWO_READERS,
+	CANCELLED_RECV, /* before the call, which takes nothing then */
+	CANCELLED_SEND,
 	KINDS
 };
 
@@ -171,6 +173,40 @@ static void two_readers(struct life *l)
 	life_end(l);
 }
 
+static void *call_when_cancelled(void *arg)
+{
+	struct sleeper *s = arg;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+	pthread_cancel(pthread_self());
+	pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
+	if (s->l->kind == CANCELLED_RECV)
+		recv(s->fd, s->data, 100, 0);
+	else
+		send(s->fd, s->data, 100, 0);
+	return NULL;
+}
+
+static void cancelled(struct life *l)
+{
+	struct sleeper s = { .l = l, .fd = l->st.fd };
+	pthread_t thread;
+	void *end;
+
+	life_ask(l, LIFE_SENDS, 100);
+	stage_say(&l->st, "partner %lld", (long long)life_answer(l));
+	pthread_create(&thread, NULL, call_when_cancelled, &s);
+	pthread_join(thread, &end);
+	stage_say(&l->st, "the thread %s", end == PTHREAD_CANCELED ? "has ended" : "went on");
+	stage_recv(&l->st, 100);
+	stage_send(&l->st, 100);
+	life_ask(l, LIFE_READS, 100);
+	stage_say(&l->st, "partner %lld", (long long)life_answer(l));
+	life_go_on(l);
+	close(l->st.fd);
+	life_end(l);
+}
+
 static void play(struct life *l)
 {
 	/* The variants of the partner's sleep are of no use when it is to act first. */
@@ -181,6 +217,8 @@ static void play(struct life *l)
 		close_under(l);
 	else if (l->kind == TWO_READERS)
 		two_readers(l);
+	else if (l->kind == CANCELLED_RECV || l->kind == CANCELLED_SEND)
+		cancelled(l);
 	else if (l->kind != BOTH_WAYS)
 		shut_under(l);
 	else {
