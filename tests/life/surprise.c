@@ -162,7 +162,7 @@ static int live_as_child(struct pair *p)
 	struct pair_options o = PAIR_DEFAULTS;
 	struct pair mine;
 
-	alarm(20);
+	alarm(120);
 	if (flue_qp_state(p->a.qp) != FLUE_QP_ERROR)
 		return 1;
 	if (!flue_destroy_qp(p->a.qp) || !flue_destroy_qp(p->b.qp))

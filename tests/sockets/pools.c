@@ -35,7 +35,8 @@
 #define BURST      16   /* of them at once, when pipelined */
 #define BODY       3000 /* octets of a question at most */
 #define ANSWER     40000
-#define IDLE_US    300000
+#define IDLE_US    60000
+#define IDLE_TRIES 50
 #define IDLE_SHARE 3 /* in so many parts of the time the pool may be busy for one */
 
 enum kind {
@@ -278,16 +279,16 @@ static void check_idle(void)
 {
 	uint64_t used, before = 0;
 
-	/* Shortly after work a pool may still be about to sleep. */
-	for (int i = 0; i < 5; i++) {
+	/* Shortly after work a pool may still be about to sleep; on a busy machine not so shortly. */
+	for (int i = 0; i < IDLE_TRIES; i++) {
 		before = cpu_us();
-		stage_nap(IDLE_US / 5);
+		stage_nap(IDLE_US);
 		used = cpu_us() - before;
-		if (used * IDLE_SHARE < IDLE_US / 5)
+		if (used * IDLE_SHARE < IDLE_US)
 			return;
 	}
 	watch_bad("the idle pool used %llu us of the processor in %d us", (unsigned long long)used,
-		  IDLE_US / 5);
+		  IDLE_US);
 }
 
 static void make_sets(void)
