@@ -130,7 +130,8 @@ struct flue_qp_ops {
 	bool (*destroy)(struct flue_qp *qp);
 	/*
 	 * Post a list of requests, all or as many as fit. On failure *bad (if bad is not NULL) is the
-	 * first one not taken; those before it were. Never blocks. ENOMEM: the queue is full,
+	 * first one not taken; those before it were. Never blocks. ENOMEM: the queue is full (a place
+	 * is free again when the completion of its request, or of a later one, was taken),
 	 * EINVAL: opcode, SGE count, inline length or flag not possible, ENOTCONN: QP is Idle or
 	 * Closing (then the close, which was to be graceful, ends as a bad one). In Terminate and Error requests are taken and complete as flushed. Until its
 	 * completion a request's memory belongs to the queue.

@@ -63,7 +63,7 @@ void cq_destroy(struct cq *cq)
 
 int cq_resize(struct cq *cq, uint32_t depth)
 {
-	struct flue_wc *ring = calloc(depth, sizeof(*ring)), *old = ring;
+	struct cqe *ring = calloc(depth, sizeof(*ring)), *old = ring;
 	uint32_t count;
 	int rc = ring ? 0 : -ENOMEM;
 
@@ -95,7 +95,11 @@ static int take(struct cq *cq, struct flue_wc *wc, uint32_t n)
 	count = atomic_load(&cq->count);
 	n = min_u32(n, count);
 	for (i = 0; i < n; i++) {
-		wc[i] = cq->ring[cq->head];
+		const struct cqe *e = &cq->ring[cq->head];
+
+		wc[i] = e->wc;
+		if (e->wq)
+			wq_free(e->wq, e->free_to);
 		cq->head = cq->head + 1 == cq->depth ? 0 : cq->head + 1;
 	}
 	atomic_store_explicit(&cq->count, count - n, memory_order_release);
@@ -187,7 +191,7 @@ static void announce(struct cq *cq, bool fire)
 	}
 }
 
-bool cq_push(struct cq *cq, const struct flue_wc *wc, bool solicited)
+bool cq_push(struct cq *cq, const struct cqe *e, bool solicited)
 {
 	bool fire, room;
 	uint32_t count, at;
@@ -198,9 +202,11 @@ bool cq_push(struct cq *cq, const struct flue_wc *wc, bool solicited)
 	if (room) {
 		at = cq->head + count;
 		at = at >= cq->depth ? at - cq->depth : at;
-		cq->ring[at] = *wc;
-		cq->ring[at].cpu = (uint32_t)sched_getcpu();
+		cq->ring[at] = *e;
+		cq->ring[at].wc.cpu = (uint32_t)sched_getcpu();
 		atomic_store(&cq->count, count + 1);
+	} else if (e->wq && e->wq->shared) {
+		wq_free(e->wq, e->free_to); /* the queue has other users, who go on */
 	}
 	fire = cq->armed == CQ_ARMED_NEXT || (cq->armed == CQ_ARMED_SOLICITED && solicited) ||
 	       (!room && cq->armed);
@@ -223,12 +229,33 @@ void cq_purge(struct cq *cq, const struct flue_qp *qp)
 	lock_take(&cq->lock);
 	count = atomic_load(&cq->count);
 	for (uint32_t i = 0; i < count; i++) {
-		struct flue_wc *wc = &cq->ring[(cq->head + i) % cq->depth];
+		struct cqe *e = &cq->ring[(cq->head + i) % cq->depth];
 
-		if (wc->qp != qp)
-			cq->ring[(cq->head + kept++) % cq->depth] = *wc;
+		if (e->wc.qp != qp)
+			cq->ring[(cq->head + kept++) % cq->depth] = *e;
+		else if (e->wq)
+			wq_free(e->wq, e->free_to);
 	}
 	atomic_store(&cq->count, kept);
+	lock_give(&cq->lock);
+}
+
+void cq_settle(struct cq *cq, struct wq *wq)
+{
+	uint32_t head, i;
+
+	lock_take(&cq->lock);
+	head = atomic_load(&wq->head);
+	for (i = atomic_load(&cq->count); i; i--) {
+		struct cqe *e = &cq->ring[(cq->head + i - 1) % cq->depth];
+
+		if (e->wq == wq) {
+			e->free_to = head;
+			break;
+		}
+	}
+	if (!i)
+		wq_free(wq, head);
 	lock_give(&cq->lock);
 }
 

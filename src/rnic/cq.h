@@ -12,10 +12,18 @@
 
 #include "base/lock.h"
 #include "rnic/engine.h"
+#include "rnic/wq.h"
 
 struct rnic;
 
 typedef void (*cq_handler_fn)(void *cq_owner, void *arg);
+
+/* A completion and, for whoever takes it, what to free in its work queue (NULL: nothing). */
+struct cqe {
+	struct flue_wc wc;
+	struct wq *wq;
+	uint32_t free_to;
+};
 
 enum cq_armed { CQ_NOT_ARMED = 0, CQ_ARMED_SOLICITED, CQ_ARMED_NEXT };
 
@@ -35,7 +43,7 @@ struct cq {
 	LIST_ENTRY(cq) all; /* rnic's list */
 
 	struct lock lock;
-	struct flue_wc *ring;
+	struct cqe *ring;
 	uint32_t depth, head;
 	bool lost; /* an overflow not yet reported by poll */
 };
@@ -53,9 +61,12 @@ int cq_wait(struct cq *cq, int timeout_ms);
 
 /* Producer, any lock but a leaf held. `solicited` as the arming rules mean it (errors too).
  * false: the CQ is full; the completion is lost and the queue pair must die. */
-bool cq_push(struct cq *cq, const struct flue_wc *wc, bool solicited);
+bool cq_push(struct cq *cq, const struct cqe *e, bool solicited);
 /* Removes what queue pair `qp` left; used when it is destroyed. */
 void cq_purge(struct cq *cq, const struct flue_qp *qp);
+/* For a queue pair's own queue, when its connection is over: the slots of finished requests whose
+ * completion never comes (unsignaled, or lost in an overflow) go with the last one that does. */
+void cq_settle(struct cq *cq, struct wq *wq);
 
 /* A queue pair on engine e uses the CQ. */
 void cq_attach(struct cq *cq, const struct engine *e);

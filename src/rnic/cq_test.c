@@ -57,9 +57,9 @@ static int drop(void **state)
 
 static bool push(uint64_t id, bool solicited)
 {
-	struct flue_wc wc = { .id = id, .qp = (struct flue_qp *)(uintptr_t)(id % 2 + 1) };
+	struct cqe e = { .wc = { .id = id, .qp = (struct flue_qp *)(uintptr_t)(id % 2 + 1) } };
 
-	return cq_push(cq, &wc, solicited);
+	return cq_push(cq, &e, solicited);
 }
 
 static void expect_ids(uint64_t first, int n, int step)
@@ -197,6 +197,68 @@ static void cq_purge_removes_one_queue_pairs_completions_only(void **state)
 	assert_false(cq_has_news(cq));
 }
 
+/* ---- slots of the work queues ---- */
+
+static uint32_t freed(struct wq *wq)
+{
+	return atomic_load(&wq->freed);
+}
+
+static bool push_for(struct wq *wq, uint32_t free_to)
+{
+	struct cqe e = { .wq = wq, .free_to = free_to };
+
+	return cq_push(cq, &e, false);
+}
+
+static void cq_frees_slots_as_completions_are_taken(void **state)
+{
+	struct wq one = { .depth = 8 }, two = { .depth = 8 }, many = { .shared = true };
+	struct flue_wc wc[4];
+
+	assert_true(push_for(&one, 3) && push_for(&two, 1) && push_for(&many, 0));
+	assert_int_equal(freed(&one) + freed(&two) + freed(&many), 0);
+	assert_int_equal(cq_poll(cq, wc, 1), 1);
+	assert_int_equal(freed(&one), 3);
+	assert_int_equal(freed(&two) + freed(&many), 0);
+	assert_true(push_for(&one, 5) && push_for(&many, 0));
+	assert_int_equal(cq_resize(cq, 6), 0);
+	assert_int_equal(cq_poll(cq, wc, 4), 4);
+	assert_int_equal(freed(&one), 5);
+	assert_int_equal(freed(&two), 1);
+	assert_int_equal(freed(&many), 2);
+}
+
+static void cq_gives_an_srq_back_what_it_removes_or_loses(void **state)
+{
+	struct wq many = { .shared = true };
+
+	for (int i = 0; i < 4; i++)
+		assert_true(push_for(&many, 0));
+	assert_false(push_for(&many, 0));
+	assert_int_equal(freed(&many), 1);
+	cq_purge(cq, NULL);
+	assert_int_equal(freed(&many), 5);
+}
+
+static void cq_settles_slots_without_a_completion(void **state)
+{
+	struct wq one = { .head = 7 }, two = { .head = 9 };
+	struct flue_wc wc[2];
+
+	/* Requests 3 to 6 ended without a word: they go with the second one's completion. */
+	assert_true(push_for(&one, 1) && push_for(&one, 3));
+	cq_settle(cq, &one);
+	assert_int_equal(freed(&one), 0);
+	assert_int_equal(cq_poll(cq, wc, 1), 1);
+	assert_int_equal(freed(&one), 1);
+	/* Nothing of the other waits: at once. */
+	cq_settle(cq, &two);
+	assert_int_equal(freed(&two), 9);
+	assert_int_equal(cq_poll(cq, wc, 1), 1);
+	assert_int_equal(freed(&one), 7);
+}
+
 static void cq_notice_comes_once_on_the_engines_thread(void **state)
 {
 	assert_int_equal(cq_arm(cq, FLUE_NOTIFY_NEXT), 0);
@@ -299,12 +361,12 @@ enum { PUSHERS = 3, EACH = 20000 };
 static void *keep_pushing(void *from)
 {
 	for (uint32_t i = 0; i < EACH;) {
-		struct flue_wc wc = { .id = (uintptr_t)from << 32 | i };
+		struct cqe e = { .wc = { .id = (uintptr_t)from << 32 | i } };
 
 		/* Room is left by the test, so that nothing overflows. */
 		if (atomic_load(&cq->count) > 1000)
 			sched_yield();
-		else if (cq_push(cq, &wc, false))
+		else if (cq_push(cq, &e, false))
 			i++;
 	}
 	return NULL;
@@ -344,6 +406,9 @@ int main(void)
 		TEST(cq_resize_keeps_order_when_the_ring_had_wrapped),
 		TEST(cq_resize_refuses_to_lose_completions),
 		TEST(cq_purge_removes_one_queue_pairs_completions_only),
+		TEST(cq_frees_slots_as_completions_are_taken),
+		TEST(cq_gives_an_srq_back_what_it_removes_or_loses),
+		TEST(cq_settles_slots_without_a_completion),
 		TEST(cq_notice_comes_once_on_the_engines_thread),
 		TEST(cq_solicited_notice_ignores_other_completions),
 		TEST(cq_next_is_not_weakened_by_solicited),

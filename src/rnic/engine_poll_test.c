@@ -130,7 +130,7 @@ struct test_io {
 static void on_ready(struct engine_io *base, uint32_t events)
 {
 	struct test_io *io = container_of(base, struct test_io, base);
-	struct flue_wc wc = { .id = 1 };
+	struct cqe news = { .wc = { .id = 1 } };
 	uint64_t count;
 
 	engine_assert_locked(e);
@@ -143,7 +143,7 @@ static void on_ready(struct engine_io *base, uint32_t events)
 	atomic_store(&io->by_engine, engine_is_self(e));
 	atomic_fetch_add(&io->ready, 1);
 	if (io->cq)
-		cq_push(io->cq, &wc, false);
+		cq_push(io->cq, &news, false);
 }
 
 /* Failing under the lock would leave it taken for ever. */

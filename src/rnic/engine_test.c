@@ -598,7 +598,7 @@ static void *wait_for_news(void *arg)
 static void engine_wait_wakes_the_right_one_of_many(void **state)
 {
 	static const int turn[] = { 1, 0, 2 };
-	struct flue_wc wc = { .id = 1 };
+	struct cqe news = { .wc = { .id = 1 } };
 	struct waiter w[3];
 
 	for (int i = 0; i < 3; i++) {
@@ -609,7 +609,7 @@ static void engine_wait_wakes_the_right_one_of_many(void **state)
 	for (int i = 0; i < 3; i++) {
 		usleep(10000);
 		assert_int_equal(atomic_load(&w[turn[i]].back), 0);
-		assert_true(cq_push(w[turn[i]].cq, &wc, false));
+		assert_true(cq_push(w[turn[i]].cq, &news, false));
 		pthread_join(w[turn[i]].thread, NULL);
 		assert_int_equal(w[turn[i]].rc, 0);
 	}
@@ -620,7 +620,7 @@ static void engine_wait_wakes_the_right_one_of_many(void **state)
 static void engine_wait_drives_the_sockets_and_gives_them_back(void **state)
 {
 	struct waiter w = { .cq = make_cq() };
-	struct flue_wc wc = { .id = 1 };
+	struct cqe news = { .wc = { .id = 1 } };
 	struct test_io io;
 
 	add_io(&io);
@@ -629,7 +629,7 @@ static void engine_wait_drives_the_sockets_and_gives_them_back(void **state)
 	signal_io(&io);
 	assert_true(eventually(&io.ready, 1));
 	assert_false(atomic_load(&io.by_engine));
-	assert_true(cq_push(w.cq, &wc, false));
+	assert_true(cq_push(w.cq, &news, false));
 	pthread_join(w.thread, NULL);
 	signal_io(&io);
 	assert_true(eventually(&io.ready, 2));

@@ -178,6 +178,8 @@ void qp_destroy(struct qp *q)
 	engine_untell(q->engine, &q->note_last);
 	cq_purge(q->send_cq, q->owner);
 	cq_purge(q->recv_cq, q->owner);
+	if (q->srq && q->rx.have_wqe)
+		wq_free(&q->srq->wq, 0);
 	pthread_mutex_lock(&q->rnic->lists);
 	LIST_REMOVE(q, all);
 	pthread_mutex_unlock(&q->rnic->lists);
@@ -321,31 +323,42 @@ int qp_post_recv(struct qp *q, const struct flue_recv_wr *wr, const struct flue_
 
 /* ---- completing ---- */
 
-static bool push(struct qp *q, struct cq *cq, struct flue_wc *wc, bool solicited)
+static bool push(struct qp *q, struct cq *cq, struct cqe *e, bool solicited)
 {
-	wc->qp = q->owner;
-	if (cq_push(cq, wc, solicited || wc->status != FLUE_WC_SUCCESS))
+	e->wc.qp = q->owner;
+	if (cq_push(cq, e, solicited || e->wc.status != FLUE_WC_SUCCESS))
 		return true;
+	q->lost = true;
 	qp_apply(q, QPE_LOCAL_FAIL, FLUE_CLOSE_LOCAL, EOVERFLOW);
 	return false;
+}
+
+/* Everything is flushed: no slot waits for a completion that nobody will see. */
+static void settle(struct qp *q)
+{
+	q->lost = false;
+	cq_settle(q->send_cq, &q->sq);
+	if (!q->srq)
+		cq_settle(q->recv_cq, &q->rq);
 }
 
 void qp_complete_ready(struct qp *q)
 {
 	while (wq_fill(&q->sq)) {
 		struct wqe *w = wq_at(&q->sq, atomic_load(&q->sq.head));
-		struct flue_wc wc = { .id = w->id,
-				      .status = w->status,
-				      .op = rules[w->op].wc_op,
-				      .byte_len = w->total };
+		struct cqe e = { .wc = { .id = w->id,
+					 .status = w->status,
+					 .op = rules[w->op].wc_op,
+					 .byte_len = w->total },
+				 .wq = &q->sq };
 		bool say = w->flags & FLUE_SIGNALED || w->status != FLUE_WC_SUCCESS;
 
 		if (w->state != WQE_DONE)
 			break;
-		/* Retired first: a program that polls this completion may post at once. */
-		wq_retire(&q->sq);
+		/* Retired first: a program that polls this completion may close at once. */
+		e.free_to = wq_retire(&q->sq);
 		if (say)
-			push(q, q->send_cq, &wc, false);
+			push(q, q->send_cq, &e, false);
 	}
 }
 
@@ -362,17 +375,18 @@ void qp_finish(struct qp *q, uint32_t n, uint32_t status)
 bool qp_push_recv(struct qp *q, const struct wqe *w, uint32_t status, uint32_t len, uint32_t flags,
 		  uint32_t inv_key)
 {
-	struct flue_wc wc = { .id = w->id,
-			      .status = status,
-			      .op = FLUE_WC_RECV,
-			      .byte_len = len,
-			      .flags = flags,
-			      .inv_key = inv_key };
+	struct cqe e = { .wc = { .id = w->id,
+				 .status = status,
+				 .op = FLUE_WC_RECV,
+				 .byte_len = len,
+				 .flags = flags,
+				 .inv_key = inv_key },
+			 .wq = q->srq ? &q->srq->wq : &q->rq };
 
 	if (!q->srq)
-		wq_retire(&q->rq);
+		e.free_to = wq_retire(&q->rq);
 	q->rx.have_wqe = false;
-	return push(q, q->recv_cq, &wc, flags & FLUE_WC_SOLICITED);
+	return push(q, q->recv_cq, &e, flags & FLUE_WC_SOLICITED);
 }
 
 static void flush_sq(struct qp *q)
@@ -406,6 +420,16 @@ static void flush_rq(struct qp *q)
 	}
 }
 
+/* In the new state. */
+static void flush(struct qp *q, bool sends)
+{
+	if (sends)
+		flush_sq(q);
+	flush_rq(q);
+	if (q->state != QPS_CLOSING)
+		settle(q);
+}
+
 static void run_kick(struct engine_kick *k)
 {
 	struct qp *q = container_of(k, struct qp, kick);
@@ -419,6 +443,8 @@ static void run_kick(struct engine_kick *k)
 		flush_sq(q);
 		if (q->state == QPS_ERROR)
 			flush_rq(q);
+		if (q->lost)
+			settle(q);
 	}
 }
 
@@ -492,10 +518,8 @@ void qp_apply(struct qp *q, enum qp_fsm_event e, uint32_t reason, uint32_t detai
 		drop_stream(q, edge.actions & QPA_RESET);
 	else if (edge.actions & QPA_FIN)
 		qp_tx_run(q);
-	if (edge.actions & QPA_FLUSH)
-		flush_sq(q);
 	if (edge.actions & (QPA_FLUSH | QPA_FLUSH_RQ))
-		flush_rq(q);
+		flush(q, edge.actions & QPA_FLUSH);
 	if (edge.actions & QPA_TELL)
 		tell_end(q);
 }

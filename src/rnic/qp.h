@@ -161,6 +161,7 @@ struct qp {
 	atomic_bool late;        /* somebody posted while Closing */
 	uint32_t reason, detail; /* for the DISCONNECTED event */
 	bool doomed;             /* being destroyed: no more notes */
+	bool lost;               /* a completion did not fit into its CQ */
 
 	/* Notes: what is told, with the facts as they were. */
 	struct engine_note note_accepted, note_up, note_down, note_last;

@@ -27,6 +27,7 @@ int srq_create(struct rnic_pd *pd, uint32_t depth, uint32_t max_sge, void *owner
 		free(s);
 		return rc;
 	}
+	s->wq.shared = true;
 	s->rnic = pd->rnic;
 	s->pd = pd;
 	s->owner = owner;

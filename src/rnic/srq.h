@@ -24,7 +24,8 @@ int srq_create(struct rnic_pd *pd, uint32_t depth, uint32_t max_sge, void *owner
 void srq_destroy(struct srq *s);
 int srq_arm(struct srq *s, uint32_t limit);
 int srq_post(struct srq *s, const struct flue_recv_wr *wr, const struct flue_recv_wr **bad);
-/* Moves the oldest receive into *w, which has room for the SRQ's SGEs. false: none there. */
+/* Moves the oldest receive into *w, which has room for the SRQ's SGEs. false: none there. Its slot
+ * comes back with wq_free(). */
 bool srq_take(struct srq *s, struct wqe *w);
 
 #endif

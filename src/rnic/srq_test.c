@@ -67,6 +67,16 @@ static struct wqe *room(void)
 	return w;
 }
 
+/* A queue pair takes one, and the program its completion. */
+static bool take(struct wqe *w)
+{
+	bool got = srq_take(s, w);
+
+	if (got)
+		wq_free(&s->wq, 0);
+	return got;
+}
+
 /* Events come from the engine's thread. */
 static int limits_after(int ms)
 {
@@ -79,11 +89,11 @@ static void srq_gives_receives_in_posting_order(void **state)
 {
 	struct wqe *w = room();
 
-	assert_false(srq_take(s, w));
+	assert_false(take(w));
 	for (uint64_t round = 0; round < 5; round++) {
 		post(10 * round, 8);
 		for (uint64_t i = 0; i < 8; i++) {
-			assert_true(srq_take(s, w));
+			assert_true(take(w));
 			assert_int_equal(w->id, 10 * round + i);
 			assert_int_equal(w->n_sg, 1);
 			assert_int_equal(w->total, 16);
@@ -104,11 +114,28 @@ static void srq_post_says_which_request_was_not_taken(void **state)
 	assert_int_equal(srq_post(s, wr, &bad), -ENOMEM);
 	assert_ptr_equal(bad, &wr[1]);
 	for (int i = 0; i < 8; i++)
-		assert_true(srq_take(s, w));
+		assert_true(take(w));
 	assert_int_equal(w->id, 1); /* the one before it was taken */
 	wr[0].n_sg = 3;
 	assert_int_equal(srq_post(s, wr, &bad), -EINVAL);
 	assert_ptr_equal(bad, &wr[0]);
+	free(w);
+}
+
+/* Taken, but the program does not know yet: the slot is not free. */
+static void srq_is_full_until_completions_are_taken(void **state)
+{
+	struct flue_recv_wr wr = { .id = 9 };
+	const struct flue_recv_wr *bad;
+	struct wqe *w = room();
+
+	post(0, 8);
+	assert_true(srq_take(s, w));
+	assert_true(srq_take(s, w));
+	assert_int_equal(srq_post(s, &wr, &bad), -ENOMEM);
+	wq_free(&s->wq, 0);
+	assert_int_equal(srq_post(s, &wr, &bad), 0);
+	assert_int_equal(srq_post(s, &wr, &bad), -ENOMEM);
 	free(w);
 }
 
@@ -164,7 +191,7 @@ static void *keep_taking(void *arg)
 	struct wqe *w = room();
 
 	while (atomic_load(&taken) < TOTAL)
-		if (srq_take(s, w)) {
+		if (take(w)) {
 			atomic_fetch_add(&id_sum, w->id);
 			atomic_fetch_add(&taken, 1);
 		}
@@ -196,6 +223,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(srq_gives_receives_in_posting_order),
 		TEST(srq_post_says_which_request_was_not_taken),
+		TEST(srq_is_full_until_completions_are_taken),
 		TEST(srq_tells_once_when_it_falls_below_the_watermark),
 		TEST(srq_tells_at_once_when_it_is_below_already),
 		TEST(srq_arm_checks_and_disarms),

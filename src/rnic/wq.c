@@ -43,11 +43,11 @@ void wq_fini(struct wq *q)
 
 struct wqe *wq_next(struct wq *q)
 {
-	struct wqe *w;
+	uint32_t tail = atomic_load_explicit(&q->tail, memory_order_relaxed);
+	struct wqe *w = wq_at(q, tail);
 
-	if (wq_fill(q) >= q->depth)
+	if (tail - atomic_load_explicit(&q->freed, memory_order_acquire) >= q->depth)
 		return NULL;
-	w = wq_at(q, atomic_load_explicit(&q->tail, memory_order_relaxed));
 	w->state = WQE_POSTED;
 	w->status = FLUE_WC_SUCCESS;
 	return w;
@@ -60,11 +60,12 @@ void wq_advance(struct wq *q)
 	atomic_store_explicit(&q->tail, tail + 1, memory_order_release);
 }
 
-void wq_retire(struct wq *q)
+uint32_t wq_retire(struct wq *q)
 {
-	uint32_t head = atomic_load_explicit(&q->head, memory_order_relaxed);
+	uint32_t head = atomic_load_explicit(&q->head, memory_order_relaxed) + 1;
 
-	atomic_store_explicit(&q->head, head + 1, memory_order_release);
+	atomic_store_explicit(&q->head, head, memory_order_release);
+	return head;
 }
 
 int wq_total(const struct flue_sge *sg, uint32_t n, uint32_t *total)

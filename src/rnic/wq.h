@@ -4,13 +4,19 @@
  *
  * Many producers under `lock`; one consumer, the holder of the queue pair's engine lock (for an
  * SRQ: the holder of `lock` itself). `tail` is where the next request goes, `head` the oldest one
- * not completed; both count without wrapping, so tail - head is the fill.
+ * not completed (SRQ: not taken); both count without wrapping, so tail - head is the fill.
+ *
+ * A slot is free for another request when the program has taken its completion from the CQ, not
+ * when the request is done: so a CQ as deep as all its queues together never overflows. `freed`
+ * counts those slots. Completions come in order, and one gives back the slots of the unsignaled
+ * requests before it, too; those of an SRQ come through any CQ, so they are counted one by one.
  */
 #ifndef FLUE_RNIC_WQ_H
 #define FLUE_RNIC_WQ_H
 
 #include <flue/types.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 
 #include "base/lock.h"
 
@@ -37,7 +43,8 @@ struct wq {
 	uint32_t depth; /* as asked for */
 	uint32_t mask;  /* slots - 1; slots is a power of two */
 	uint32_t max_sge, max_inline;
-	_Atomic uint32_t head, tail;
+	bool shared; /* an SRQ */
+	_Atomic uint32_t head, tail, freed;
 };
 
 /* -ENOMEM. depth 0 is a queue that is always full. */
@@ -55,12 +62,22 @@ static inline uint32_t wq_fill(struct wq *q)
 	       atomic_load_explicit(&q->head, memory_order_acquire);
 }
 
+/* The program has the completion of the request before number `free_to`. Own queues: under the lock
+ * of their CQ. */
+static inline void wq_free(struct wq *q, uint32_t free_to)
+{
+	if (q->shared)
+		atomic_fetch_add_explicit(&q->freed, 1, memory_order_release);
+	else
+		atomic_store_explicit(&q->freed, free_to, memory_order_release);
+}
+
 /* Caller holds lock. The slot for the next request, or NULL when the queue is full. */
 struct wqe *wq_next(struct wq *q);
 /* Caller holds lock: the request filled in wq_next() is posted. */
 void wq_advance(struct wq *q);
-/* Consumer: the oldest request is finished. */
-void wq_retire(struct wq *q);
+/* Consumer: the oldest request is finished. Returns the number behind it. */
+uint32_t wq_retire(struct wq *q);
 
 /* Checks and copies a receive into the queue. Takes the lock. -ENOMEM, -EINVAL. */
 int wq_post_recv(struct wq *q, const struct flue_recv_wr *wr);

@@ -23,7 +23,7 @@ static uint64_t take(struct wq *q)
 {
 	uint64_t id = wq_at(q, atomic_load(&q->head))->id;
 
-	wq_retire(q);
+	wq_free(q, wq_retire(q));
 	return id;
 }
 
@@ -59,6 +59,43 @@ static void wq_refuses_more_than_its_depth(void **state)
 	wq_fini(&q);
 }
 
+/* A request that is done holds its slot until the program has its completion. */
+static void wq_is_full_until_completions_are_taken(void **state)
+{
+	struct wq q;
+
+	assert_int_equal(wq_init(&q, 3, 1, 0), 0);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(post(&q, (uint64_t)i, 1), 0);
+	for (uint32_t i = 1; i <= 3; i++)
+		assert_int_equal(wq_retire(&q), i);
+	assert_int_equal(wq_fill(&q), 0);
+	assert_int_equal(post(&q, 3, 1), -ENOMEM);
+	wq_free(&q, 2); /* the second one's: it vouches for the first */
+	assert_int_equal(post(&q, 3, 1), 0);
+	assert_int_equal(post(&q, 4, 1), 0);
+	assert_int_equal(post(&q, 5, 1), -ENOMEM);
+	wq_fini(&q);
+}
+
+static void wq_that_is_shared_counts_each_completion(void **state)
+{
+	struct wq q;
+
+	assert_int_equal(wq_init(&q, 3, 1, 0), 0);
+	q.shared = true;
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(post(&q, (uint64_t)i, 1), 0);
+	for (int i = 0; i < 3; i++)
+		wq_retire(&q);
+	wq_free(&q, 0);
+	wq_free(&q, 0);
+	assert_int_equal(post(&q, 3, 1), 0);
+	assert_int_equal(post(&q, 4, 1), 0);
+	assert_int_equal(post(&q, 5, 1), -ENOMEM);
+	wq_fini(&q);
+}
+
 static void wq_works_across_the_wrap_of_its_counters(void **state)
 {
 	struct wq q;
@@ -66,6 +103,7 @@ static void wq_works_across_the_wrap_of_its_counters(void **state)
 	assert_int_equal(wq_init(&q, 3, 1, 0), 0);
 	atomic_store(&q.head, UINT32_MAX - 1);
 	atomic_store(&q.tail, UINT32_MAX - 1);
+	atomic_store(&q.freed, UINT32_MAX - 1);
 	for (uint64_t i = 0; i < 3; i++)
 		assert_int_equal(post(&q, i, 1), 0);
 	assert_int_equal(post(&q, 3, 1), -ENOMEM);
@@ -160,6 +198,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(wq_keeps_posting_order_over_many_rounds),
 		cmocka_unit_test(wq_refuses_more_than_its_depth),
+		cmocka_unit_test(wq_is_full_until_completions_are_taken),
+		cmocka_unit_test(wq_that_is_shared_counts_each_completion),
 		cmocka_unit_test(wq_works_across_the_wrap_of_its_counters),
 		cmocka_unit_test(wq_of_depth_0_is_always_full),
 		cmocka_unit_test(wq_copies_the_sges_and_sums_their_lengths),

@@ -661,6 +661,7 @@ static void empty_srq(void)
 	struct wqe *w = qp->srq_wqe;
 
 	while (qp->srq && srq_take(srq, w)) {
+		wq_free(&srq->wq, 0);
 		CHECK(w->id >= 1 && w->id <= posted);
 		CHECK(!completed[w->id]++);
 	}
