@@ -132,7 +132,9 @@ enum flue_reserve_reason {
 struct flue_reserve_attr {
 	size_t size;
 	uint32_t ird, ord;
-	bool no_read, no_write; /* map() refuses to let the peer read / write (EACCES) */
+	/* The peer may not read / write any memory over this connection, whatever key it names: that
+	 * ends the connection with an access violation. map() refuses to let it (EACCES). */
+	bool no_read, no_write;
 	uint32_t sq_depth, rq_depth;
 	struct flue_socket *related; /* share its protection domain; NULL: an own one */
 	/* A control client's own queue pair, Idle: Flue then makes none, and after the switch the

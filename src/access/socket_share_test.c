@@ -614,6 +614,26 @@ static void map_refuses_what_was_reserved_without(void **state)
 	assert_true(s->ops->map(s, mr, data, 10, FLUE_REMOTE_READ));
 }
 
+/* The right belongs to the connection: the provider must know, for keys of related sockets. */
+static void rights_are_the_connections(void **state)
+{
+	static const uint32_t deny[] = { 0, FLUE_REMOTE_READ, FLUE_REMOTE_WRITE,
+					 FLUE_REMOTE_READ | FLUE_REMOTE_WRITE };
+	struct flue_switch_attr sw = FLUE_ATTR(struct flue_switch_attr);
+
+	for (unsigned i = 0; i < 4; i++) {
+		struct flue_reserve_attr r = FLUE_ATTR(struct flue_reserve_attr);
+		struct flue_socket *one = open_one(1 + i);
+
+		r.no_read = i & 1;
+		r.no_write = i & 2;
+		assert_true(one->ops->reserve(one, &r));
+		assert_true(one->ops->switch_mode(one, &sw, 1));
+		assert_true(one->ops->rdma_recv(one, data, 8, 2));
+		assert_int_equal(prov(one)->stream.deny, deny[i]);
+	}
+}
+
 /* ---- control clients (CH-27) ---- */
 
 static struct flue_qp *control;
@@ -776,6 +796,7 @@ int main(void)
 		WITH_SOCKET(receive_tells_length_and_the_key_that_the_peer_invalidated),
 		WITH_SOCKET(keys_of_the_program_are_made_mapped_and_given_back), /* CH-16 */
 		WITH_SOCKET(map_refuses_what_was_reserved_without),              /* CH-7 */
+		WITH_SOCKET(rights_are_the_connections),                         /* CH-7 */
 		/* CH-27 */
 		WITH_SOCKET(control_client_uses_its_own_queue_pair),
 		WITH_SOCKET(keys_of_a_control_client_are_in_its_queue_pairs_domain),

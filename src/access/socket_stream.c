@@ -167,6 +167,8 @@ void sock_try_transfer(struct acc_socket *s)
 		s->adopted = true;
 		s->owns_fd = false;
 		s->sw.stream.fd = s->pub.fd;
+		s->sw.stream.deny = (s->no_read ? (uint32_t)FLUE_REMOTE_READ : 0) |
+				    (s->no_write ? (uint32_t)FLUE_REMOTE_WRITE : 0);
 		s->sw.attr.ird = s->want_ird;
 		s->sw.attr.ord = s->want_ord;
 		s->sw.attr.timeout_ms = (int)((s->deadline - min_u64(now, s->deadline)) /

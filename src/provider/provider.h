@@ -120,6 +120,9 @@ struct prov_stream {
 	bool raw;          /* no MPA request and reply (RDMAC style): attr holds the terms */
 	const void *early; /* octets that were read from fd and belong to the connection */
 	size_t early_len;  /* up to FLUE_SWITCH_EARLY_MAX */
+	/* FLUE_REMOTE_READ, FLUE_REMOTE_WRITE: what the peer may not do over this connection, to any
+	 * memory and whatever its key would allow (CH-7). It is told of an access violation. */
+	uint32_t deny;
 };
 
 struct prov_ops {

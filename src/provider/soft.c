@@ -446,7 +446,8 @@ static int soft_adopt_stream(struct prov_qp *qp, const struct prov_stream *strea
 			       .initiator = stream->initiator,
 			       .raw = stream->raw,
 			       .early = stream->early,
-			       .early_len = stream->early_len };
+			       .early_len = stream->early_len,
+			       .deny = stream->deny };
 
 	return cep_adopt(to_qp(qp), &a, attr);
 }

@@ -285,6 +285,7 @@ static int enter_rdma(struct cep *c)
 				  .initiator = c->initiator,
 				  .lenient = c->lenient,
 				  .fpdu_max = c->fpdu_max,
+				  .deny = c->deny,
 				  .early = c->early ? c->early + c->early_at : NULL,
 				  .early_len = c->early_len - c->early_at };
 	int rc;
@@ -654,6 +655,7 @@ static int prepare_adopted(struct cep *c, const struct cep_adopt *a,
 
 	c->adopted = true;
 	c->initiator = a->initiator;
+	c->deny = a->deny;
 	set_policy(c, attr);
 	c->fallback = false; /* there is no address to try again */
 	c->deadline = clock_now() + c->timeout_ms * NSEC_PER_MSEC;

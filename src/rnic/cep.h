@@ -38,6 +38,7 @@ struct cep {
 	int err;
 	uint32_t timeout_ms;
 	uint32_t fpdu_max;
+	uint32_t deny; /* see struct cep_adopt */
 	struct sockaddr_storage local, remote;
 	socklen_t local_len, remote_len;
 	struct mpa_policy policy;
@@ -58,6 +59,7 @@ struct cep_adopt {
 	bool raw; /* no request and reply: `attr` and defaults are the terms */
 	const void *early;
 	size_t early_len;
+	uint32_t deny; /* rights that the peer has not, whatever its key says */
 };
 
 /* Begin to connect an Idle queue pair. -EISCONN, -EINVAL, -ENOMEM, -EMFILE, errors of socket(2),

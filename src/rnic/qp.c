@@ -671,6 +671,7 @@ static void begin_streams(struct qp *q, const struct qp_start *start)
 	uint8_t version = t->rev ? 1 : 0;
 
 	q->terms = *t;
+	q->deny = start->deny;
 	q->ddp = (struct ddp_params) { .dv = version, .rv = version };
 	memset(&q->tx, 0, sizeof(q->tx));
 	q->tx.cur.msn_send = q->tx.cur.msn_read = 1;

@@ -148,6 +148,7 @@ struct qp {
 	bool connected;  /* CONNECTED was told, so DISCONNECTED is owed */
 	struct mpa_terms terms;
 	struct ddp_params ddp;
+	uint32_t deny; /* FLUE_REMOTE_*: not over this connection */
 	struct qp_tx tx;
 	struct qp_rx rx;
 	uint32_t ird, ord;
@@ -210,6 +211,7 @@ struct qp_start {
 	const struct mpa_terms *terms;
 	bool initiator, lenient;
 	uint32_t fpdu_max;
+	uint32_t deny;        /* rights that the peer has not, whatever its key says */
 	const uint8_t *early; /* octets of full operation that were read already */
 	size_t early_len;     /* fits a buffer */
 };

@@ -116,6 +116,17 @@ static uint32_t deliver_send(struct qp *q, const struct ddp_segment *s)
 	return WIRE_OK;
 }
 
+/* ---- memory ---- */
+
+/* Before the key is looked at: a peer without the right learns nothing of our keys. */
+static enum mem_verdict get_memory(struct qp *q, uint32_t key, uint32_t access, uint64_t to,
+				   uint64_t len, char **p, struct mem **ref)
+{
+	if (access & q->deny)
+		return MEM_BAD_ACCESS;
+	return mem_get(&q->rnic->mem, &q->rx.cache, key, q->pd, q->qpn, access, to, len, p, ref);
+}
+
 /* ---- Read ---- */
 
 static uint32_t check_read_request(struct qp *q, const struct ddp_segment *s,
@@ -133,8 +144,7 @@ static uint32_t check_read_request(struct qp *q, const struct ddp_segment *s,
 	rdmap_read_request_decode(&r, payload);
 	if (r.size == 0)
 		return WIRE_OK;
-	v = mem_get(&q->rnic->mem, &q->rx.cache, r.src_stag, q->pd, q->qpn, FLUE_REMOTE_READ,
-		    r.src_to, r.size, &p, &ref);
+	v = get_memory(q, r.src_stag, FLUE_REMOTE_READ, r.src_to, r.size, &p, &ref);
 	if (v != MEM_OK)
 		return read_faults[v];
 	mem_put(ref);
@@ -259,8 +269,7 @@ static bool hold(struct qp *q, uint32_t key, uint32_t access, uint64_t to, size_
 {
 	char *p;
 
-	*v = mem_get(&q->rnic->mem, &q->rx.cache, key, q->pd, q->qpn, access, to, len, &p,
-		     &t->ref[t->n]);
+	*v = get_memory(q, key, access, to, len, &p, &t->ref[t->n]);
 	if (*v != MEM_OK)
 		return false;
 	t->iov[t->n++] = (struct iovec) { p, len };

@@ -514,11 +514,10 @@ static void open_sockets(struct pair *p, uint32_t reads)
 	}
 }
 
-static void switch_sockets(struct pair *p, uint32_t flags, uint32_t reads)
+static void switch_opened(struct pair *p, uint32_t flags)
 {
 	struct flue_switch_attr attr = attr_with(flags);
 
-	open_sockets(p, reads);
 	for (unsigned i = 0; i < 2; i++) {
 		attr.flags = flags | (i ? (uint32_t)FLUE_SWITCH_RESPONDER : 0);
 		assert_ok(sock[i]->ops->switch_mode(sock[i], &attr, 1));
@@ -527,6 +526,12 @@ static void switch_sockets(struct pair *p, uint32_t flags, uint32_t reads)
 	assert_ok(sock[1]->ops->rdma_recv(sock[1], p->b.mem, 4096, 2));
 	expect(0, FLUE_SOCKET_SWITCHED, 1, 0, NULL);
 	expect(1, FLUE_SOCKET_SWITCHED, 1, 0, NULL);
+}
+
+static void switch_sockets(struct pair *p, uint32_t flags, uint32_t reads)
+{
+	open_sockets(p, reads);
+	switch_opened(p, flags);
 }
 
 static void drop_sockets(void)
@@ -608,6 +613,114 @@ static void reads_of_a_live_connection_can_be_changed(void **state)
 	assert_ok(sock[0]->ops->get(sock[0], p->a.mem, 100, mr->remote_start, mr->rkey, 0, 99));
 	expect(0, FLUE_SOCKET_GOT, 99, 0, NULL);
 	drop_sockets();
+}
+
+/* ---- rights (CH-7) ---- */
+
+struct attempt {
+	bool no_read, no_write; /* of the connection */
+	bool get;               /* what its peer tries; else it puts */
+	bool allowed;
+};
+
+static struct flue_socket *relative; /* of sock[1]: its keys are good for everything */
+static int relative_fd[2];
+
+static struct flue_mr *open_relative(struct pair *p)
+{
+	struct flue_reserve_attr r = FLUE_ATTR(struct flue_reserve_attr);
+	uint32_t access = FLUE_LOCAL_WRITE | FLUE_REMOTE_WRITE | FLUE_REMOTE_READ;
+	struct flue_mr *mr;
+
+	make_streams();
+	memcpy(relative_fd, fd, sizeof(fd));
+	assert_ok(relative = flue_socket_open(p->b.adapter, fd[1], NULL));
+	assert_ok(relative->ops->reserve(relative, &r));
+	assert_ok(mr = relative->ops->alloc_stag(relative));
+	assert_ok(relative->ops->map(relative, mr, p->b.mem, 1 << 20, access));
+	return mr;
+}
+
+static void open_with_rights(struct pair *p, const struct attempt *t)
+{
+	struct flue_reserve_attr r = FLUE_ATTR(struct flue_reserve_attr);
+
+	make_streams();
+	assert_ok(sock[0] = flue_socket_open(p->a.adapter, fd[0], NULL));
+	assert_ok(sock[0]->ops->reserve(sock[0], &r));
+	r = FLUE_ATTR(struct flue_reserve_attr);
+	r.related = relative;
+	r.no_read = t->no_read;
+	r.no_write = t->no_write;
+	assert_ok(sock[1] = flue_socket_open(p->b.adapter, fd[1], NULL));
+	assert_ok(sock[1]->ops->reserve(sock[1], &r));
+	switch_opened(p, 0);
+}
+
+static void expect_violation(struct flue_mr *mr, const struct attempt *t)
+{
+	struct flue_socket_event ev;
+
+	if (!t->get)
+		expect(0, FLUE_SOCKET_PUT, 9, 0, NULL); /* it left; what came of it is told below */
+	else
+		expect(0, FLUE_SOCKET_GOT, 9, EACCES, NULL);
+	for (unsigned i = 0; i < 2; i++) {
+		expect(i, FLUE_SOCKET_RDMA_RECEIVED, 2, ECANCELED, NULL);
+		expect(i, FLUE_SOCKET_ENDED, 0, 0, &ev);
+		assert_int_equal(ev.reason, i ? FLUE_CLOSE_FAULT : FLUE_CLOSE_TERMINATED);
+		assert_int_equal(FLUE_FAULT_LAYER(ev.detail), 0);
+		assert_int_equal(FLUE_FAULT_TYPE(ev.detail), 1); /* remote protection */
+		assert_int_equal(FLUE_FAULT_CODE(ev.detail), 2); /* access violation */
+	}
+}
+
+/* Small and staged, or large and placed straight from the socket. */
+static void try_it(struct pair *p, struct flue_mr *mr, const struct attempt *t, uint32_t length)
+{
+	uint8_t *mine = p->a.mem + 65536, *theirs = p->b.mem + 65536;
+	uint64_t to = mr->remote_start + 65536;
+
+	open_with_rights(p, t);
+	pair_fill(mine, length, 1);
+	pair_fill(theirs, length, 2);
+	if (t->get)
+		assert_ok(sock[0]->ops->get(sock[0], mine, length, to, mr->rkey, 0, 9));
+	else
+		assert_ok(sock[0]->ops->put(sock[0], mine, length, to, mr->rkey, 0, 9));
+	if (t->allowed) {
+		expect(0, t->get ? FLUE_SOCKET_GOT : FLUE_SOCKET_PUT, 9, 0, NULL);
+		/* Behind a message that was received everything before it was placed. */
+		assert_ok(sock[0]->ops->rdma_send(sock[0], mine, 1, 0, 0, 10));
+		expect(1, FLUE_SOCKET_RDMA_RECEIVED, 2, 0, NULL);
+	} else {
+		expect_violation(mr, t);
+	}
+	assert_int_equal(pair_check(mine, length, t->get && t->allowed ? 2 : 1), length);
+	assert_int_equal(pair_check(theirs, length, !t->get && t->allowed ? 1 : 2), length);
+	drop_sockets();
+}
+
+static void rights_of_a_socket_hold_for_every_key_of_its_domain(void **state)
+{
+	static const struct attempt attempts[] = {
+		{ .no_read = true, .no_write = true, .get = true },
+		{ .no_read = true, .no_write = true },
+		{ .no_read = true, .get = true },
+		{ .no_read = true, .allowed = true },
+		{ .no_write = true, .get = true, .allowed = true },
+		{ .no_write = true },
+	};
+	struct pair *p = *state;
+	struct flue_mr *mr = open_relative(p);
+
+	for (unsigned i = 0; i < sizeof(attempts) / sizeof(attempts[0]); i++) {
+		try_it(p, mr, &attempts[i], 10);
+		try_it(p, mr, &attempts[i], 100000);
+	}
+	assert_ok(relative->ops->destroy(relative));
+	close(relative_fd[0]);
+	close(relative_fd[1]);
 }
 
 static void sockets_end_when_one_is_destroyed(void **state)
@@ -806,6 +919,7 @@ int main(int argc, char **argv)
 		WITH_IDLE_PAIR(conversion_can_be_aborted),
 		WITH_IDLE_PAIR(sockets_move_data_in_rdma_mode),            /* CH-16, CH-28 */
 		WITH_IDLE_PAIR(reads_of_a_live_connection_can_be_changed), /* CH-8 */
+		WITH_IDLE_PAIR(rights_of_a_socket_hold_for_every_key_of_its_domain), /* CH-7 */
 		WITH_IDLE_PAIR(sockets_end_when_one_is_destroyed),
 		WITH_IDLE_PAIR(sockets_can_be_destroyed_at_any_moment),
 		WITH_IDLE_PAIR(keys_can_be_allocated_while_resources_are_reserved), /* CH-9 */
