@@ -117,11 +117,11 @@ struct flue_switch_attr {
 enum flue_reserve_reason {
 	FLUE_RESERVE_OK = 0,
 	/* Recoverable: ask for less. */
-	FLUE_RESERVE_QUEUE_TOO_LONG, /* sq_depth or rq_depth */
+	FLUE_RESERVE_QUEUE_TOO_LONG, /* sq_depth or rq_depth: a smaller queue pair can be made */
 	FLUE_RESERVE_READS_TOO_MANY, /* ird or ord */
 	FLUE_RESERVE_CQ_FULL,        /* no completion queue could be made or grown */
 	/* Not recoverable. */
-	FLUE_RESERVE_NO_ADOPT, /* the provider cannot take over a stream */
+	FLUE_RESERVE_NO_ADOPT, /* not an RNIC: the provider cannot take over a stream */
 	FLUE_RESERVE_NO_PD,
 	FLUE_RESERVE_NO_QP, /* even of the smallest size */
 	FLUE_RESERVE_LOST,  /* the connection is gone */
@@ -131,7 +131,7 @@ enum flue_reserve_reason {
 /* In: wishes, 0 for a default. Out: what was granted, or the reason. */
 struct flue_reserve_attr {
 	size_t size;
-	uint32_t ird, ord;
+	uint32_t ird, ord; /* 0: as read_resources() said, also if that was 0; else 16 */
 	/* The peer may not read / write any memory over this connection, whatever key it names: that
 	 * ends the connection with an access violation. map() refuses to let it (EACCES). */
 	bool no_read, no_write;
@@ -229,7 +229,7 @@ struct flue_socket {
 };
 
 /* A connected TCP descriptor. EBADF, ENOTSOCK, EPROTOTYPE: not TCP, ENOTCONN, EINVAL, ENOMEM, EMFILE,
- * EAGAIN: no thread can be made, EOPNOTSUPP: the adapter's provider cannot adopt streams. */
+ * EAGAIN: no thread can be made. Whether the adapter can take over streams is said by reserve(). */
 FLUE_API struct flue_socket *flue_socket_open(struct flue_adapter *adapter, int fd,
 					      const struct flue_socket_attr *attr);
 

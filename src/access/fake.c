@@ -268,7 +268,8 @@ static int f_create_qp(const struct prov_qp_attr *attr, struct prov_qp **out, ui
 		       struct prov_op *op)
 {
 	void (*hook)(void) = fake.on_new_qp;
-	bool none = fake.qp_from && fake.made_qps + 1 >= (unsigned)fake.qp_from;
+	bool none = (fake.qp_from && fake.made_qps + 1 >= (unsigned)fake.qp_from) ||
+		    (fake.qp_most && attr->sq_depth + attr->rq_depth > fake.qp_most);
 	int rc = make(none ? -ENOSPC : fake.rc.qp, sizeof(**out), out, op);
 
 	fake.qp = *out;

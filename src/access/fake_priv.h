@@ -71,6 +71,7 @@ struct fake {
 			modify_reads;
 	} rc;
 	int qp_from;      /* not 0: create_qp fails from this call on (1: the first) */
+	uint32_t qp_most; /* not 0: create_qp fails for longer queues */
 	bool no_adopt;    /* the provider cannot adopt streams */
 	bool later;       /* control slots answer from another thread */
 	bool arm_is_late; /* arm() answers 1 once: completions wait */

@@ -108,7 +108,7 @@ const char *flue_reserve_reason_name(uint32_t reason)
 		[FLUE_RESERVE_QUEUE_TOO_LONG] = "queue too long",
 		[FLUE_RESERVE_READS_TOO_MANY] = "too many Reads",
 		[FLUE_RESERVE_CQ_FULL] = "no completion queue",
-		[FLUE_RESERVE_NO_ADOPT] = "provider cannot adopt streams",
+		[FLUE_RESERVE_NO_ADOPT] = "not an RNIC: cannot take over streams",
 		[FLUE_RESERVE_NO_PD] = "no protection domain",
 		[FLUE_RESERVE_NO_QP] = "no queue pair",
 		[FLUE_RESERVE_LOST] = "connection lost",

@@ -249,6 +249,7 @@ static int change_wish(struct acc_socket *s, uint32_t ird, uint32_t ord, bool *l
 		return s->gets && ord != s->pub.ord ? -EBUSY : 0;
 	if (s->pub.offload_state == FLUE_OFFLOAD_IN_PROGRESS)
 		return -EBUSY; /* they are being agreed upon */
+	s->wished = true;
 	s->pub.ird = s->want_ird = ird;
 	s->pub.ord = s->want_ord = ord;
 	return 0;
@@ -367,8 +368,6 @@ struct flue_socket *flue_socket_open(struct flue_adapter *adapter, int fd,
 	if (!rc && from)
 		rc = acc_attr_copy(&attr, sizeof(attr), from,
 				   ACC_ATTR_SIZE(struct flue_socket_attr, event_arg));
-	if (!rc && !(a->caps.features & FLUE_FEATURE_ADOPT_STREAM))
-		rc = -EOPNOTSUPP;
 	if (!rc)
 		rc = acc_stream_check(fd);
 	if (rc)

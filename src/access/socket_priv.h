@@ -96,6 +96,7 @@ struct acc_socket {
 	bool own_qp;       /* else a control client's */
 	bool no_read, no_write;
 	uint32_t want_ird, want_ord;
+	bool wished;           /* ... were said; 0 is none then */
 	struct sock_req *reqs; /* for RDMA mode */
 	struct sock_key *key_store;
 	uint32_t n_keys;

@@ -314,8 +314,15 @@ static uint32_t check_wishes(const struct acc_socket *s, struct flue_reserve_att
 {
 	const struct flue_caps *caps = &s->a->caps;
 
-	r->ird = defaulted(r->ird, s->want_ird ? s->want_ird : DEFAULT_READS, caps->max_ird);
-	r->ord = defaulted(r->ord, s->want_ord ? s->want_ord : DEFAULT_READS, caps->max_ord);
+	/* Both were said before, and 0 is a value there: no Reads at all. */
+	if (s->wished && !r->ird)
+		r->ird = s->want_ird;
+	else
+		r->ird = defaulted(r->ird, DEFAULT_READS, caps->max_ird);
+	if (s->wished && !r->ord)
+		r->ord = s->want_ord;
+	else
+		r->ord = defaulted(r->ord, DEFAULT_READS, caps->max_ord);
 	r->sq_depth = defaulted(r->sq_depth, DEFAULT_DEPTH, caps->max_sq_depth / REQUESTS_PER_SEND);
 	r->rq_depth = defaulted(r->rq_depth, DEFAULT_DEPTH, caps->max_rq_depth);
 	if (r->ird > caps->max_ird || r->ord > caps->max_ord)
@@ -374,15 +381,30 @@ static uint32_t build(struct acc_socket *s, const struct flue_reserve_attr *r)
 		unfit->ops->destroy(unfit);
 	if (reason)
 		return reason;
-	s->pub.sq_depth = r->sq_depth;
-	s->pub.rq_depth = r->rq_depth;
 	return make_requests(s, r->sq_depth, r->rq_depth) ? FLUE_RESERVE_OK : FLUE_RESERVE_NO_QP;
+}
+
+/* Was it too much, or does nothing work? Only the latter is beyond recovery (CH-7). */
+static uint32_t judge_failure(struct acc_socket *s, const struct flue_reserve_attr *r)
+{
+	struct flue_reserve_attr least = *r;
+	bool works;
+
+	least.sq_depth = least.rq_depth = 1;
+	if (r->qp || (r->sq_depth == 1 && r->rq_depth == 1))
+		return FLUE_RESERVE_NO_QP;
+	works = build(s, &least) == FLUE_RESERVE_OK;
+	sock_release(s);
+	return works ? FLUE_RESERVE_QUEUE_TOO_LONG : FLUE_RESERVE_NO_QP;
 }
 
 static uint32_t reserve(struct acc_socket *s, struct flue_reserve_attr *r)
 {
-	uint32_t reason = check_wishes(s, r);
+	uint32_t reason;
 
+	if (!(s->a->caps.features & FLUE_FEATURE_ADOPT_STREAM))
+		return FLUE_RESERVE_NO_ADOPT;
+	reason = check_wishes(s, r);
 	if (reason)
 		return reason;
 	if (acc_stream_check(s->pub.fd))
@@ -391,10 +413,15 @@ static uint32_t reserve(struct acc_socket *s, struct flue_reserve_attr *r)
 	reason = build(s, r);
 	if (reason) {
 		sock_release(s);
-		return reason;
+		return reason == FLUE_RESERVE_NO_QP ? judge_failure(s, r) : reason;
+	}
+	if (s->own_qp) {
+		s->pub.sq_depth = r->sq_depth;
+		s->pub.rq_depth = r->rq_depth;
 	}
 	s->no_read = r->no_read;
 	s->no_write = r->no_write;
+	s->wished = true;
 	s->pub.ird = s->want_ird = r->ird;
 	s->pub.ord = s->want_ord = r->ord;
 	return FLUE_RESERVE_OK;

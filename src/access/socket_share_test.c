@@ -158,6 +158,54 @@ static void reserve_tells_why_it_failed_and_can_be_tried_again(void **state)
 	assert_int_equal(s->offload_state, FLUE_OFFLOAD_READY);
 }
 
+/* Beyond recovery is only what fails at the smallest size, too. */
+static void reserve_tries_less_before_it_gives_up(void **state)
+{
+	struct flue_reserve_attr r = FLUE_ATTR(struct flue_reserve_attr);
+
+	fake.qp_most = 10;
+	check_refused(&r, FLUE_RESERVE_QUEUE_TOO_LONG, true);
+	assert_true(fake.qps == 0 && fake.cqs == 0 && fake.mrs == 0);
+	assert_true(s->sq_depth == 0 && s->rq_depth == 0);
+	r = FLUE_ATTR(struct flue_reserve_attr);
+	r.sq_depth = 2;
+	r.rq_depth = 4;
+	assert_true(s->ops->reserve(s, &r));
+	assert_true(s->sq_depth == 2 && s->rq_depth == 4);
+	fake.qp_most = 3; /* one send with two in front of it, and a receive, are four */
+	r = FLUE_ATTR(struct flue_reserve_attr);
+	check_refused(&r, FLUE_RESERVE_NO_QP, false);
+	r = FLUE_ATTR(struct flue_reserve_attr);
+	r.sq_depth = r.rq_depth = 1;
+	check_refused(&r, FLUE_RESERVE_NO_QP, false);
+	fake.qp_most = 0;
+}
+
+static void reserve_says_that_the_adapter_is_no_rnic(void **state)
+{
+	struct flue_reserve_attr r = FLUE_ATTR(struct flue_reserve_attr);
+	struct flue_socket *one;
+	struct flue_adapter *other;
+	int fd[2];
+
+	fake.no_adopt = true;
+	other = fake_open(NULL, 0);
+	fake_streams(fd);
+	one = flue_socket_open(other, fd[0], NULL);
+	assert_non_null(one);
+	assert_fails(one->ops->reserve(one, &r), EIO);
+	assert_int_equal(r.reason, FLUE_RESERVE_NO_ADOPT);
+	assert_false(r.recoverable);
+	assert_int_equal(one->offload_state, FLUE_OFFLOAD_NOT_READY);
+	/* Streaming goes on. */
+	assert_true(one->ops->send(one, "x", 1, 1));
+	assert_true(one->ops->destroy(one));
+	assert_true(flue_close(other));
+	fake.no_adopt = false;
+	close(fd[0]);
+	close(fd[1]);
+}
+
 static void reserve_without_protection_domain_says_so(void **state)
 {
 	struct flue_reserve_attr r = FLUE_ATTR(struct flue_reserve_attr);
@@ -340,6 +388,26 @@ static void read_resources_are_kept_until_the_switch(void **state)
 	assert_true(s->ops->read_resources(s, 4, 6));
 	assert_true(s->ird == 4 && s->ord == 6);
 	assert_int_equal(prov(s)->ird, 0);
+}
+
+/* 0 is a value: a program that forbids Reads is not given sixteen. */
+static void no_reads_at_all_can_be_wished(void **state)
+{
+	struct flue_reserve_attr r = FLUE_ATTR(struct flue_reserve_attr);
+	static char first[8];
+
+	assert_true(s->ops->read_resources(s, 0, 0));
+	assert_true(s->ops->reserve(s, &r));
+	assert_true(s->ird == 0 && s->ord == 0 && r.ird == 0 && r.ord == 0);
+	/* A wish of its own is heard, and the other one stays. */
+	r = FLUE_ATTR(struct flue_reserve_attr);
+	r.ord = 3;
+	assert_true(s->ops->reserve(s, &r));
+	assert_true(s->ird == 0 && s->ord == 3);
+	assert_true(fake_socket_to(s, FLUE_OFFLOAD_WAIT_FIRST_RECV));
+	assert_true(s->ops->rdma_recv(s, first, 8, 2));
+	assert_int_equal(prov(s)->conn.ird, 0);
+	assert_int_equal(prov(s)->conn.ord, 3);
 }
 
 /* Allowed in Transition, so it has to have an effect. */
@@ -771,6 +839,8 @@ int main(void)
 		/* CH-7 */
 		WITH_SOCKET(reserve_grants_defaults_and_wishes),
 		WITH_SOCKET(reserve_tells_why_it_failed_and_can_be_tried_again),
+		WITH_SOCKET(reserve_tries_less_before_it_gives_up),    /* CH-7 */
+		WITH_SOCKET(reserve_says_that_the_adapter_is_no_rnic), /* CH-7 */
 		WITH_SOCKET(reserve_without_protection_domain_says_so),
 		WITH_SOCKET(reserve_notices_that_the_connection_is_gone),
 		/* CH-5 */
@@ -784,6 +854,7 @@ int main(void)
 		WITH_SOCKET(related_socket_of_another_adapter_is_refused),
 		/* CH-8 */
 		WITH_SOCKET(read_resources_are_kept_until_the_switch),
+		WITH_SOCKET(no_reads_at_all_can_be_wished), /* CH-8 */
 		WITH_SOCKET(read_resources_after_the_switch_request_still_count),
 		WITH_SOCKET(read_resources_of_a_live_connection_are_the_providers),
 		WITH_SOCKET(small_messages_need_no_key),                    /* CH-16 */

@@ -257,7 +257,6 @@ static void no_call_is_taken_after_the_end(void **state)
 static void open_refuses_what_it_cannot_convert(void **state)
 {
 	struct flue_socket_attr attr = FLUE_ATTR(struct flue_socket_attr);
-	struct flue_adapter *other;
 	int idle = socket(AF_INET, SOCK_STREAM, 0), udp = socket(AF_INET, SOCK_DGRAM, 0);
 	int pair[2];
 
@@ -268,11 +267,6 @@ static void open_refuses_what_it_cannot_convert(void **state)
 	assert_fails(flue_socket_open(a, idle, NULL), ENOTCONN);
 	attr.size = 4;
 	assert_fails(flue_socket_open(a, fd[0], &attr), EINVAL);
-	fake.no_adopt = true;
-	other = fake_open(NULL, 0);
-	assert_fails(flue_socket_open(other, fd[0], NULL), EOPNOTSUPP);
-	assert_true(flue_close(other));
-	fake.no_adopt = false;
 	assert_fails(flue_close(a), EBUSY);
 	close(pair[0]);
 	close(pair[1]);
