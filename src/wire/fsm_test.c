@@ -168,6 +168,17 @@ static void qp_has_a_timer_exactly_while_it_waits_for_the_peer(void **state)
 	assert_int_equal(step_qp(QPS_RTS, QPE_TIMEOUT).next, QPS_ILLEGAL);
 }
 
+/* Whoever waited too long resets, so that the peer's TCP knows, too (CH-23, CH-24). */
+static void qp_resets_a_connection_whose_time_is_over(void **state)
+{
+	for (unsigned s = 0; s < QPS_NSTATES; s++) {
+		struct fsm_edge edge = step_qp(s, QPE_TIMEOUT);
+
+		if (edge.next != QPS_ILLEGAL)
+			assert_int_equal(edge.actions & (QPA_RESET | QPA_CLOSE), QPA_RESET);
+	}
+}
+
 static void qp_sends_a_terminate_only_for_its_own_first_fault(void **state)
 {
 	for (unsigned s = 0; s < QPS_NSTATES; s++)
@@ -290,6 +301,7 @@ int main(void)
 		cmocka_unit_test(fsm_has_no_dead_event_and_no_dead_action),
 		cmocka_unit_test(qp_tells_closes_and_flushes_when_a_connection_ends),
 		cmocka_unit_test(qp_has_a_timer_exactly_while_it_waits_for_the_peer),
+		cmocka_unit_test(qp_resets_a_connection_whose_time_is_over),
 		cmocka_unit_test(qp_sends_a_terminate_only_for_its_own_first_fault),
 		cmocka_unit_test(mpa_tells_each_outcome_once_and_closes_what_failed),
 		cmocka_unit_test(mpa_has_a_timer_exactly_while_it_waits_for_the_peer),
