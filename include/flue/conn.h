@@ -64,8 +64,10 @@ struct flue_listen_attr {
 	size_t size;
 	const struct sockaddr *local; /* port 0: the kernel chooses, see listener->local */
 	socklen_t local_len;
-	int backlog;            /* requests waiting for accept or reject; 0: 128 */
-	int max_half_open;      /* connections still in start-up; 0: 1024 */
+	int backlog; /* requests waiting for accept or reject; 0: 128 */
+	/* Connections still in start-up; 0: 1024. More wait in the kernel's queue, until one of these
+	 * has sent its request or has been silent for a fifth of its time: then it is dropped. */
+	int max_half_open;
 	int request_timeout_ms; /* for a silent or slow peer; 0: 5 s */
 	flue_event_fn on_event; /* FLUE_EVENT_REQUEST; NULL: the adapter's event queue */
 	void *event_arg;

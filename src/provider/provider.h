@@ -109,7 +109,8 @@ struct prov_qp_attr {
 struct prov_listen_attr {
 	const struct sockaddr *local;
 	socklen_t local_len;
-	int backlog, max_half_open, request_timeout_ms; /* already defaulted */
+	/* Already defaulted. `backlog` is kept by the access layer, too: request() says when it is full. */
+	int backlog, max_half_open, request_timeout_ms;
 	void *owner;
 };
 

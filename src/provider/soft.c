@@ -409,7 +409,6 @@ static int soft_listen(struct prov_adapter *a, const struct prov_listen_attr *at
 {
 	struct listen_attr la = { .local = attr->local,
 				  .local_len = attr->local_len,
-				  .backlog = attr->backlog,
 				  .max_half_open = attr->max_half_open,
 				  .request_timeout_ms = attr->request_timeout_ms,
 				  .owner = attr->owner };

@@ -794,7 +794,7 @@ int cep_reject(struct cep *c, const void *data, size_t length)
 	return rc;
 }
 
-int cep_incoming(struct listener *l, int fd)
+int cep_incoming(struct listener *l, int fd, const struct sockaddr_storage *peer)
 {
 	struct cep *c = cep_new(l->rnic, l->engine);
 	int one = 1, rc;
@@ -806,7 +806,7 @@ int cep_incoming(struct listener *l, int fd)
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	c->io.fd = fd;
 	c->timeout_ms = (uint32_t)l->request_timeout_ms;
-	listener_add(l, c);
+	listener_add(l, c, peer);
 	rc = engine_watch(c->engine, &c->io, EPOLLIN);
 	if (rc) {
 		cep_free(c);

@@ -25,7 +25,9 @@ struct cep {
 	struct listener *listener; /* NULL once handed up */
 	LIST_ENTRY(cep) all;
 	TAILQ_ENTRY(cep) of_listener;
-	uint8_t state; /* enum mpa_state */
+	uint64_t since; /* in the listener's list */
+	uint8_t crowd;  /* ... and which of its counters has it */
+	uint8_t state;  /* enum mpa_state */
 	bool initiator;
 	bool refused;   /* counted in rnic->n_refused */
 	bool requested; /* in the listener's list of complete requests */
@@ -79,7 +81,7 @@ int cep_reject(struct cep *c, const void *data, size_t length);
 /* What the request said; private data stays valid until it is answered. */
 void cep_describe(const struct cep *c, struct rnic_request_info *info);
 /* A new inbound connection; takes fd. -ENOMEM, -errno: fd is closed. */
-int cep_incoming(struct listener *l, int fd);
+int cep_incoming(struct listener *l, int fd, const struct sockaddr_storage *peer);
 /* The user gives up; the failure is told. */
 void cep_abort(struct cep *c, int err);
 /* The queue pair goes away: no more notes. */

@@ -2,22 +2,66 @@
 #include "rnic/listener.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/util.h"
 
 #define ACCEPT_BATCH 16
 #define RETRY_MS     100
+/* Silent for this part of its time, a peer may have to make room for another. */
+#define PATIENCE 5
+/* The kernel makes it as long as the system allows: to wait there must cost nobody his connection. */
+#define KERNEL_QUEUE INT_MAX
 
-void listener_add(struct listener *l, struct cep *c)
+/* Addresses of one host; for IPv6 of one network, since a host there has as many as it likes. */
+static uint8_t crowd_of(const struct sockaddr_storage *peer)
+{
+	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)peer;
+	const uint8_t *at = in6->sin6_addr.s6_addr;
+	uint32_t hash = 2166136261u;
+	size_t n = 8;
+
+	if (peer->ss_family == AF_INET) {
+		at = (const uint8_t *)&((const struct sockaddr_in *)peer)->sin_addr;
+		n = 4;
+	} else if (IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr)) {
+		at += 12;
+		n = 4;
+	}
+	while (n--)
+		hash = (hash ^ *at++) * 16777619u;
+	return (uint8_t)(hash ^ hash >> 8 ^ hash >> 16 ^ hash >> 24);
+}
+
+static void watch_again(struct listener *l)
+{
+	l->full = false;
+	engine_timer_stop(l->engine, &l->retry);
+	if (engine_watch(l->engine, &l->io, EPOLLIN))
+		engine_timer_arm(l->engine, &l->retry, RETRY_MS);
+}
+
+void listener_add(struct listener *l, struct cep *c, const struct sockaddr_storage *peer)
 {
 	c->listener = l;
+	c->since = clock_now();
+	c->crowd = crowd_of(peer);
+	l->crowd[c->crowd]++;
 	TAILQ_INSERT_TAIL(&l->waiting, c, of_listener);
 	l->half_open++;
+}
+
+static void leave_waiting(struct listener *l, struct cep *c)
+{
+	TAILQ_REMOVE(&l->waiting, c, of_listener);
+	l->crowd[c->crowd]--;
 }
 
 void listener_remove(struct listener *l, struct cep *c)
@@ -25,14 +69,16 @@ void listener_remove(struct listener *l, struct cep *c)
 	if (c->requested)
 		TAILQ_REMOVE(&l->requested, c, of_listener);
 	else
-		TAILQ_REMOVE(&l->waiting, c, of_listener);
+		leave_waiting(l, c);
 	c->listener = NULL;
 	l->half_open--;
+	if (l->full && l->io.fd >= 0)
+		watch_again(l);
 }
 
 void listener_requested(struct listener *l, struct cep *c)
 {
-	TAILQ_REMOVE(&l->waiting, c, of_listener);
+	leave_waiting(l, c);
 	TAILQ_INSERT_TAIL(&l->requested, c, of_listener);
 	c->requested = true;
 	engine_tell(l->engine, &l->note);
@@ -60,10 +106,42 @@ static void hand_up(struct engine_note *n)
 	}
 }
 
+/* The oldest of those whose address has most. They stand in the order in which they came. */
+static struct cep *one_too_many(struct listener *l)
+{
+	struct cep *c, *most = TAILQ_FIRST(&l->waiting);
+
+	TAILQ_FOREACH(c, &l->waiting, of_listener)
+		if (l->crowd[c->crowd] > l->crowd[most->crowd])
+			most = c;
+	return most;
+}
+
+/* Somebody waits in the kernel's queue, and there is no room. Is there now? */
+static bool make_room(struct listener *l)
+{
+	uint64_t patience = (uint64_t)l->request_timeout_ms / PATIENCE;
+	struct cep *c = one_too_many(l);
+	uint64_t silent = c ? (clock_now() - c->since) / NSEC_PER_MSEC : 0;
+
+	if (c && silent >= patience) {
+		cep_abort(c, ETIMEDOUT);
+		return true;
+	}
+	engine_forget(l->engine, &l->io);
+	l->full = true;
+	/* Without anybody silent the engine itself is behind: it will come back here soon. */
+	if (c)
+		engine_timer_arm(l->engine, &l->retry, patience - silent + 1);
+	return false;
+}
+
 /* Takes one connection. false: stop for now. */
 static bool take_one(struct listener *l)
 {
-	int fd = accept4(l->io.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	struct sockaddr_storage peer = { 0 };
+	socklen_t len = sizeof(peer);
+	int fd = accept4(l->io.fd, (struct sockaddr *)&peer, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
 	if (fd < 0) {
 		if (errno == ECONNABORTED || errno == EINTR)
@@ -75,10 +153,7 @@ static bool take_one(struct listener *l)
 		engine_timer_arm(l->engine, &l->retry, RETRY_MS);
 		return false;
 	}
-	if (l->half_open >= l->max_half_open)
-		close(fd);
-	else
-		cep_incoming(l, fd);
+	cep_incoming(l, fd, &peer);
 	return true;
 }
 
@@ -87,7 +162,13 @@ static void ready(struct engine_io *io, uint32_t events)
 	struct listener *l = container_of(io, struct listener, io);
 
 	(void)events;
-	for (int i = 0; i < ACCEPT_BATCH && take_one(l); i++)
+	/* Room is made for one, who is there for certain; then epoll has to say that more are. */
+	if (l->half_open >= l->max_half_open) {
+		if (make_room(l))
+			take_one(l);
+		return;
+	}
+	for (int i = 0; i < ACCEPT_BATCH && l->half_open < l->max_half_open && take_one(l); i++)
 		;
 }
 
@@ -95,8 +176,7 @@ static void fire_retry(struct engine_timer *t)
 {
 	struct listener *l = container_of(t, struct listener, retry);
 
-	if (engine_watch(l->engine, &l->io, EPOLLIN))
-		engine_timer_arm(l->engine, &l->retry, RETRY_MS);
+	watch_again(l);
 }
 
 static int open_socket(const struct listen_attr *a, struct sockaddr_storage *bound)
@@ -109,7 +189,7 @@ static int open_socket(const struct listen_attr *a, struct sockaddr_storage *bou
 		return -errno;
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 	memset(bound, 0, sizeof(*bound));
-	if (bind(fd, a->local, a->local_len) < 0 || listen(fd, a->backlog) < 0 ||
+	if (bind(fd, a->local, a->local_len) < 0 || listen(fd, KERNEL_QUEUE) < 0 ||
 	    getsockname(fd, (struct sockaddr *)bound, &len) < 0) {
 		rc = -errno;
 		close(fd);
@@ -173,6 +253,7 @@ void listener_destroy(struct listener *l)
 	engine_forget(l->engine, &l->io);
 	if (l->io.fd >= 0)
 		close(l->io.fd);
+	l->io.fd = -1; /* nobody watches it again */
 	drop_ceps(l);
 	engine_unlock(l->engine);
 	/* A request may just be on its way up; behind this none is. */

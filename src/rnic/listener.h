@@ -1,5 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Listening sockets. Connections in start-up are bounded in number and time. */
+/*
+ * Listening sockets. Connections in start-up are bounded in number and time.
+ *
+ * Who comes when the bound is reached stays in the kernel's queue, which costs us nothing. Peers
+ * that mean it send their request at once, and make room. Peers that are silent make room too, when
+ * they have been for a while: of those from the address that has most of them, the oldest goes.
+ * So strangers delay others by that while and no longer, one address cannot push out another, and
+ * a burst of honest peers is served to the last.
+ */
 #ifndef FLUE_RNIC_LISTENER_H
 #define FLUE_RNIC_LISTENER_H
 
@@ -7,14 +15,19 @@
 #include "rnic/engine.h"
 #include "rnic/rnic.h"
 
+#define LISTENER_CROWDS 256
+
 struct listener {
 	struct rnic *rnic;
 	struct engine *engine;
 	void *owner;
 	struct engine_io io;
-	struct engine_timer retry; /* out of descriptors: try again later */
+	struct engine_timer retry; /* out of descriptors, or full: look again then */
 	int request_timeout_ms;
 	uint32_t half_open, max_half_open;
+	bool full; /* not watched until somebody goes, or may be made to */
+	/* How many wait whose addresses fall together; few do. */
+	uint32_t crowd[LISTENER_CROWDS];
 	TAILQ_HEAD(, cep) waiting;   /* the request did not come yet */
 	TAILQ_HEAD(, cep) requested; /* it did, and is to be handed up */
 	struct engine_note note;
@@ -24,7 +37,7 @@ struct listener {
 struct listen_attr {
 	const struct sockaddr *local;
 	socklen_t local_len;
-	int backlog, max_half_open, request_timeout_ms;
+	int max_half_open, request_timeout_ms;
 	void *owner;
 };
 
@@ -32,7 +45,7 @@ int listener_create(struct rnic *r, const struct listen_attr *attr, struct socka
 		    struct listener **out);
 void listener_destroy(struct listener *l);
 /* ---- for endpoints, under the engine's lock ---- */
-void listener_add(struct listener *l, struct cep *c);
+void listener_add(struct listener *l, struct cep *c, const struct sockaddr_storage *peer);
 void listener_remove(struct listener *l, struct cep *c);
 void listener_requested(struct listener *l, struct cep *c);
 

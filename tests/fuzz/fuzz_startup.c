@@ -126,7 +126,6 @@ static void make_doors(void)
 	static const struct sockaddr any = { .sa_family = AF_UNIX };
 	struct listen_attr a = { .local = &any,
 				 .local_len = sizeof(sa_family_t),
-				 .backlog = 4,
 				 .max_half_open = 8,
 				 .request_timeout_ms = 1000,
 				 .owner = &listener };
