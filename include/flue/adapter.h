@@ -150,6 +150,8 @@ struct flue_mr {
 	size_t length;
 	uint64_t remote_start, remote_end; /* as the peer must name it; end is one past the last */
 	uint32_t access;
+	/* Current. All but pd and user change with modify() and by FLUE_WR_FAST_REG, before it
+	 * completes; do not read them while one is under way. */
 	uint32_t lkey, rkey;
 };
 
@@ -162,8 +164,8 @@ struct flue_mw {
 	const struct flue_mw_ops *ops;
 	void *user;
 	struct flue_pd *pd;
-	/* Key to give FLUE_WR_BIND next (any low octet); after a bind the key is
-	 * (rkey & ~0xff) | reg.key. */
+	/* Current key: what to give FLUE_WR_BIND (any low octet), and from the completion of a bind on
+	 * what the peer needs. */
 	uint32_t rkey;
 };
 

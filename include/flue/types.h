@@ -86,8 +86,8 @@ enum flue_wr_flags {
 	FLUE_LOCAL_FENCE = 1 << 4, /* start after all earlier requests of this queue completed */
 };
 
-/* Arguments of FLUE_WR_FAST_REG and FLUE_WR_BIND. The new key is (old & ~0xff) | key, from the
- * completion on; the objects' attributes are not changed by requests. */
+/* Arguments of FLUE_WR_FAST_REG and FLUE_WR_BIND. The new key is (old & ~0xff) | key. From the
+ * completion on the object shows it: the region its new range and access, too. */
 struct flue_reg {
 	uint64_t addr; /* FAST_REG: new start; BIND: start inside the region */
 	uint64_t length;

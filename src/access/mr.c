@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Memory regions and windows (RD-3, WN-1). All that a program may want to know of a region is in
- * its public structure, so modify() has to rewrite it, and only once the provider has agreed.
+ * its public structure, so modify() has to rewrite it, and only once the provider has agreed. What
+ * requests change, the provider rewrites itself.
  */
 #include <stdlib.h>
 
@@ -156,6 +157,7 @@ struct flue_mr *acc_mr_register(struct flue_pd *pd, const struct flue_mr_attr *f
 	mr = calloc(1, sizeof(*mr));
 	if (!mr)
 		return acc_null(-ENOMEM);
+	attr.owner = &mr->pub;
 	rc = acc_op_result(&op, a->ops->register_mr(&attr, &mr->prov, &key, &op.base));
 	if (rc) {
 		free(mr);

@@ -94,6 +94,9 @@ struct prov_mr_attr {
 	size_t length;
 	uint32_t access;
 	bool revoked;
+	/* Registering: the provider stores there what a fast register makes of the region, before its
+	 * completion: range, access and, last and atomically, the keys. Until deregister has answered. */
+	struct flue_mr *owner;
 };
 
 struct prov_qp_attr {
@@ -156,6 +159,8 @@ struct prov_ops {
 	/* Answers when no byte moves through the region. -EBUSY: windows are bound to it. */
 	int (*deregister_mr)(struct prov_mr *mr, struct prov_op *op);
 
+	/* `key` stays the provider's to write until destroy_mw has answered: each bind stores the new
+	 * key there, atomically, before its completion. */
 	int (*create_mw)(struct prov_pd *pd, struct prov_mw **out, uint32_t *key,
 			 struct prov_op *op);
 	int (*destroy_mw)(struct prov_mw *mw, struct prov_op *op);

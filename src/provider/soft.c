@@ -199,6 +199,8 @@ static int soft_register_mr(const struct prov_mr_attr *a, struct prov_mr **out, 
 	(void)op;
 	if (rc)
 		return rc;
+	/* Nobody knows the key yet, so no request can change the region before this. */
+	m->shown = a->owner;
 	*key = m->stag;
 	*out = (struct prov_mr *)m;
 	return 0;
@@ -236,6 +238,7 @@ static int soft_create_mw(struct prov_pd *p, struct prov_mw **out, uint32_t *key
 	if (rc)
 		return rc;
 	*key = m->stag;
+	m->shown_key = key;
 	*out = (struct prov_mw *)m;
 	return 0;
 }

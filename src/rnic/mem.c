@@ -177,6 +177,8 @@ int mem_destroy(struct mem_table *t, struct mem *m)
 		quiesce(m);
 		unbind(m);
 		m->pd = NULL;
+		m->shown = NULL;
+		m->shown_key = NULL;
 		m->kind = MEM_FREE;
 		slot_free(&t->slots, m->index);
 	}
@@ -219,6 +221,25 @@ static bool good_access(uint32_t access, bool window)
 	       (window || !(access & FLUE_REMOTE_WRITE) || access & FLUE_LOCAL_WRITE);
 }
 
+/* For the program, which may look when it has the completion, or use the new key when it knows it:
+ * the key comes last. */
+static void show(const struct mem *m)
+{
+	struct flue_mr *mr = m->shown;
+
+	if (m->shown_key)
+		__atomic_store_n(m->shown_key, m->stag, __ATOMIC_RELEASE);
+	if (!mr)
+		return;
+	mr->addr = m->base;
+	mr->length = (size_t)m->length;
+	mr->remote_start = m->to;
+	mr->remote_end = m->to + m->length;
+	mr->access = m->access;
+	__atomic_store_n(&mr->lkey, m->stag, __ATOMIC_RELEASE);
+	__atomic_store_n(&mr->rkey, m->stag, __ATOMIC_RELEASE);
+}
+
 int mem_fast_register(struct mem_table *t, uint32_t stag, const struct rnic_pd *pd,
 		      const struct flue_reg *reg)
 {
@@ -238,6 +259,7 @@ int mem_fast_register(struct mem_table *t, uint32_t stag, const struct rnic_pd *
 		m->to = first_offset(m->base, reg->access);
 		m->length = reg->length;
 		m->access = reg->access;
+		show(m);
 		atomic_store(&m->live, m->stag);
 	}
 	pthread_mutex_unlock(&t->change);
@@ -270,6 +292,7 @@ int mem_bind(struct mem_table *t, uint32_t stag, const struct rnic_pd *pd, uint3
 		w->region = m;
 		w->qpn = qpn;
 		atomic_fetch_add(&m->bound, 1);
+		show(w);
 		atomic_store(&w->live, w->stag);
 	}
 	pthread_mutex_unlock(&t->change);

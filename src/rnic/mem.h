@@ -15,7 +15,7 @@
 #ifndef FLUE_RNIC_MEM_H
 #define FLUE_RNIC_MEM_H
 
-#include <flue/types.h>
+#include <flue/adapter.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -42,6 +42,10 @@ struct mem {
 	uint64_t length;
 	uint32_t access;
 	uint64_t capacity; /* region: length at registration, limit for fast register */
+	/* What the program sees, and requests change (WN-1): a region, or a window's key. NULL: nobody
+	 * looks. Written under the change lock, so never after mem_destroy(). */
+	struct flue_mr *shown;
+	uint32_t *shown_key;
 };
 
 struct mem_table {

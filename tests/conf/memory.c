@@ -434,8 +434,8 @@ static void fast_register_makes_a_revoked_region_valid(void **state)
 		reg.reg.addr = (uintptr_t)extra + 100 * round;
 		reg.reg.length = 500;
 		reg.reg.key = (uint8_t)(mr->rkey + 1 + round);
-		assert_int_equal(do_local(&p->b, &reg), FLUE_WC_SUCCESS);
 		key = (mr->rkey & ~0xffu) | reg.reg.key;
+		assert_int_equal(do_local(&p->b, &reg), FLUE_WC_SUCCESS);
 		pair_fill(p->a.mem, 8, round);
 		assert_writable(p, key, reg.reg.addr);
 		assert_int_equal(pair_check(extra + 100 * round, 8, round), 8);
@@ -443,6 +443,47 @@ static void fast_register_makes_a_revoked_region_valid(void **state)
 		assert_int_equal(do_local(&p->b, &inv), FLUE_WC_SUCCESS);
 	}
 	assert_write_faults(p, key, reg.reg.addr, FAULT_STAG);
+	assert_ok(flue_deregister(mr));
+}
+
+/* No copies of keys in user code: the region itself says how it is now. */
+static void region_shows_what_a_fast_register_made_of_it(void **state)
+{
+	struct pair *p = *state;
+	struct flue_send_wr reg = { .op = FLUE_WR_FAST_REG }, inv = { .op = FLUE_WR_LOCAL_INV };
+	struct flue_mr *mr, before;
+
+	assert_ok(mr = register_revoked(&p->b, 1000));
+	before = *mr;
+	reg.reg.addr = (uintptr_t)extra + 100;
+	for (uint32_t zero_based = 0; zero_based < 2; zero_based++) {
+		uint64_t start = zero_based ? 0 : (uintptr_t)extra + 100;
+
+		reg.rkey = mr->rkey;
+		reg.reg.length = 200;
+		reg.reg.access = FLUE_LOCAL_WRITE | FLUE_REMOTE_WRITE |
+				 (zero_based ? (uint32_t)FLUE_ZERO_BASED : 0);
+		reg.reg.key = (uint8_t)(mr->rkey + 1);
+		assert_int_equal(do_local(&p->b, &reg), FLUE_WC_SUCCESS);
+		assert_int_equal(mr->rkey, (before.rkey & ~0xffu) | reg.reg.key);
+		assert_int_equal(mr->lkey, mr->rkey);
+		assert_ptr_equal(mr->addr, extra + 100);
+		assert_int_equal(mr->length, 200);
+		assert_int_equal(mr->remote_start, start);
+		assert_int_equal(mr->remote_end, start + 200);
+		assert_int_equal(mr->access, reg.reg.access);
+		assert_ptr_equal(mr->pd, before.pd);
+		assert_writable(p, mr->rkey, mr->remote_start);
+		inv.rkey = mr->rkey;
+		assert_int_equal(do_local(&p->b, &inv), FLUE_WC_SUCCESS);
+	}
+	/* What is refused changes nothing. */
+	before = *mr;
+	reg.rkey = mr->rkey;
+	reg.reg.length = 1001;
+	reg.reg.key++;
+	assert_int_equal(do_local(&p->b, &reg), FLUE_WC_BIND);
+	assert_memory_equal(mr, &before, sizeof(before));
 	assert_ok(flue_deregister(mr));
 }
 
@@ -497,8 +538,10 @@ static void window_opens_a_part_of_a_region(void **state)
 	assert_ok(mr = flue_register(p->b.pd, extra, 1000, FLUE_LOCAL_WRITE | FLUE_BIND_WINDOW));
 	assert_ok(mw = p->b.pd->ops->create_mw(p->b.pd));
 	wr = bind_wr(mw, mr, 100, 200, FLUE_REMOTE_WRITE | FLUE_REMOTE_READ);
-	assert_int_equal(do_local(&p->b, &wr), FLUE_WC_SUCCESS);
 	key = (mw->rkey & ~0xffu) | wr.reg.key;
+	assert_int_not_equal(mw->rkey, key);
+	assert_int_equal(do_local(&p->b, &wr), FLUE_WC_SUCCESS);
+	assert_int_equal(mw->rkey, key); /* WN-1 */
 	pair_fill(p->a.mem, 8, 4);
 	assert_writable(p, key, mr->remote_start + 100);
 	assert_writable(p, key, mr->remote_start + 292);
@@ -661,6 +704,7 @@ int main(int argc, char **argv)
 		WITH_PAIR(peer_cannot_revoke_a_region_that_does_not_allow_it),
 		WITH_PAIR(read_with_invalidate_revokes_its_sink),
 		WITH_PAIR(fast_register_makes_a_revoked_region_valid),
+		WITH_PAIR(region_shows_what_a_fast_register_made_of_it), /* WN-1 */
 		WITH_PAIR(fast_register_is_refused_when_the_region_is_valid),
 		WITH_PAIR(fast_register_is_refused_when_it_is_longer_than_the_region),
 		WITH_PAIR(window_opens_a_part_of_a_region),
