@@ -80,6 +80,8 @@ struct flue_mr_attr {
 /* Bits for flue_mr_ops.modify: which of addr+length, access, pd to take from the arguments. */
 enum flue_mr_modify { FLUE_MR_RANGE = 1, FLUE_MR_ACCESS = 2, FLUE_MR_PD = 4 };
 
+/* All that create, change or destroy: ETIMEDOUT: the device did not answer (flue(7)). An object that
+ * was being destroyed is gone then, but its memory may still be in use. */
 struct flue_adapter_ops {
 	size_t size;
 	/* Destroy the adapter. EBUSY while it has children. Waits for its engines to stop; must not

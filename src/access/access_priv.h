@@ -12,7 +12,7 @@
  *   acc_listener.lock   queue of requests
  *   acc_qp.lock         phase of the connection
  *   acc_cq.lock         pending notice
- *   acc_adapter.lock    load of the processors
+ *   acc_adapter.lock    load of the processors, what was never answered
  *   acc_events.lock     event queue
  */
 #ifndef FLUE_ACCESS_PRIV_H
@@ -74,19 +74,41 @@ int acc_check_address(const struct sockaddr *addr, socklen_t len);
 
 /* ---- op.c: a provider's later answer, waited for ---- */
 
+/*
+ * A control call. What its slot is given stands here or in the object, because a provider that
+ * does not answer in time keeps it all the same. Such a call fails with -ETIMEDOUT; op and object
+ * are then the adapter's (`lost`) and freed when it is closed, after which no answer comes.
+ */
 struct acc_op {
 	struct prov_op base;
-	_Atomic uint32_t answered;
+	_Atomic uint32_t state; /* enum in op.c; also the futex */
 	int result;
+	bool on_stack; /* there was no memory for one: waits for ever */
+	void *object;
+	SLIST_ENTRY(acc_op) link; /* in acc_adapter.lost */
+	union {
+		struct prov_mr_attr mr;
+		struct prov_cq_attr cq;
+		struct prov_qp_attr qp;
+	} attr;
+	uint32_t key;
 };
 
-void acc_op_done(struct prov_op *op, int result);
-#define ACC_OP_INIT                      \
-	{                                \
-		.base.done = acc_op_done \
-	}
-/* rc = acc_op_result(&op, ops->slot(..., &op.base)): the answer, now or later. */
-int acc_op_result(struct acc_op *op, int rc);
+#define ACC_ANSWER_MS 10000
+extern int acc_answer_ms; /* that, but for tests */
+
+/* NULL: no memory. */
+struct acc_op *acc_op_new(void);
+/* For changing and destroying, which must not fail for want of memory: `own` is used then. */
+struct acc_op *acc_op_begin(struct acc_op *own);
+/* rc = acc_op_wait(a, op, ops->slot(..., &op->base), object): the answer, now or later. -ETIMEDOUT:
+ * neither op nor object (NULL: there is none to keep) may be freed. */
+int acc_op_wait(struct acc_adapter *a, struct acc_op *op, int rc, void *object);
+/* After that: frees op, unless it was lost. */
+void acc_op_end(struct acc_op *op);
+/* Both. */
+int acc_op_result(struct acc_adapter *a, struct acc_op *op, int rc, void *object);
+void acc_lost_free(struct acc_adapter *a);
 
 /* Deadlines are on CLOCK_MONOTONIC. ms < 0: none, acc_wait_until() gets NULL. */
 const struct timespec *acc_deadline(struct timespec *at, int ms);
@@ -131,6 +153,7 @@ struct acc_events {
 
 /* What an object that has events embeds. */
 struct acc_source {
+	bool mute; /* events.lock: the object was given up, and its provider may still speak */
 	struct acc_adapter *adapter;
 	void *object; /* public pointer, for ev.u */
 	flue_event_fn fn;
@@ -152,6 +175,9 @@ void acc_source_add(struct acc_source *source, struct acc_slot *slot);
 int acc_source_reserve(struct acc_source *source, uint32_t n);
 /* Forgets queued events. Nothing raises events of this source any more. */
 void acc_source_fini(struct acc_source *source);
+/* Whatever is raised from now on is ignored: a destroyed object whose provider did not say so. */
+void acc_source_mute(struct acc_source *source);
+bool acc_source_is_mute(struct acc_source *source);
 /* Calls the object's handler (then no lock may be held), or queues (then the object's lock may
  * be, so that events are queued in the order in which they were decided). */
 void acc_event_raise(struct acc_source *source, const struct flue_event *ev);
@@ -200,6 +226,8 @@ struct acc_adapter {
 	/* Completion queues that RDMA sockets share. Outside the locks of CQs and QPs. */
 	pthread_mutex_t share_lock;
 	struct acc_shared_cqs shared_cqs;
+
+	SLIST_HEAD(, acc_op) lost; /* never answered; `lock` */
 };
 
 static inline struct acc_adapter *to_adapter(struct flue_adapter *a)

@@ -151,6 +151,96 @@ static void control_calls_wait_when_the_provider_answers_later(void **state)
 	fell(&t);
 }
 
+static void fall_silent(void)
+{
+	acc_answer_ms = 20;
+	fake.silent = true;
+}
+
+static void speak_again(void)
+{
+	acc_answer_ms = ACC_ANSWER_MS;
+	fake.silent = false;
+}
+
+/* CH-25. Every object counts as gone, so that whoever has it can be destroyed, too. */
+static void lose(struct tree *t)
+{
+	assert_fails(t->l->ops->destroy(t->l), ETIMEDOUT);
+	assert_fails(flue_destroy_qp(t->qp), ETIMEDOUT);
+	assert_fails(t->srq->ops->destroy(t->srq), ETIMEDOUT);
+	assert_fails(flue_destroy_cq(t->cq), ETIMEDOUT);
+	assert_fails(t->mw->ops->destroy(t->mw), ETIMEDOUT);
+	assert_fails(flue_deregister(t->mr), ETIMEDOUT);
+	assert_fails(flue_destroy_pd(t->pd), ETIMEDOUT);
+}
+
+static void provider_that_never_answers_hangs_nobody(void **state)
+{
+	struct flue_event ev;
+	struct tree t;
+
+	for (int speaks = 0; speaks < 2; speaks++) {
+		grow(&t);
+		assert_true(t.srq->ops->arm_limit(t.srq, 5));
+		fall_silent();
+		assert_fails(t.cq->ops->resize(t.cq, 20), ETIMEDOUT);
+		assert_int_equal(t.cq->depth, 10);
+		assert_fails(t.qp->ops->reset(t.qp), ETIMEDOUT);
+		assert_fails(t.mr->ops->modify(t.mr, FLUE_MR_PD, NULL, t.pd), ETIMEDOUT);
+		lose(&t);
+		/* What it says of them now is of no interest, nor is its late answer. */
+		fake.adapter->up->cq_error(to_cq(t.cq));
+		fake.adapter->up->srq_limit(to_srq(t.srq));
+		assert_int_equal(fake_request(t.l, NULL, 0, 2), -ENODEV);
+		assert_fails(flue_get_event(t.a, &ev, 0), EAGAIN);
+		if (speaks)
+			fake_speak(0);
+		fake.n_unanswered = 0;
+		assert_true(flue_close(t.a));
+		speak_again();
+	}
+}
+
+static void creating_returns_when_the_provider_never_answers(void **state)
+{
+	struct flue_qp_attr qp = FLUE_ATTR(struct flue_qp_attr);
+	struct flue_srq_attr srq = FLUE_ATTR(struct flue_srq_attr);
+	struct flue_adapter *a = fake_open(NULL, 0);
+	struct flue_pd *pd = flue_create_pd(a);
+	struct flue_cq *cq = flue_create_cq(a, 4);
+
+	srq.depth = qp.sq_depth = 1;
+	qp.send_cq = qp.recv_cq = cq;
+	fake.rc.pd = fake.rc.mr = fake.rc.mw = fake.rc.cq = fake.rc.srq = fake.rc.qp = -ENOSPC;
+	fall_silent();
+	assert_fails(flue_create_pd(a), ETIMEDOUT);
+	assert_fails(flue_register(pd, memory, 1, 0), ETIMEDOUT);
+	assert_fails(pd->ops->create_mw(pd), ETIMEDOUT);
+	assert_fails(flue_create_cq(a, 1), ETIMEDOUT);
+	assert_fails(pd->ops->create_srq(pd, &srq), ETIMEDOUT);
+	assert_fails(pd->ops->create_qp(pd, &qp), ETIMEDOUT);
+	fake_speak(-ENOSPC);
+	speak_again();
+	memset(&fake.rc, 0, sizeof(fake.rc));
+	assert_true(flue_destroy_cq(cq));
+	assert_true(flue_destroy_pd(pd));
+	assert_true(flue_close(a));
+}
+
+/* The word is ours; a provider that uses it has answered. */
+static void time_out_of_the_provider_itself_is_another_failure(void **state)
+{
+	struct tree t;
+
+	grow(&t);
+	fake.rc.deregister_mr = fake.rc.reset_qp = -ETIMEDOUT;
+	assert_fails(flue_deregister(t.mr), EIO);
+	assert_fails(t.qp->ops->reset(t.qp), EIO);
+	memset(&fake.rc, 0, sizeof(fake.rc));
+	fell(&t);
+}
+
 static void objects_stay_usable_when_destroying_them_fails(void **state)
 {
 	struct tree t;
@@ -271,7 +361,11 @@ int main(void)
 		cmocka_unit_test_setup(open_passes_on_what_the_provider_says, reset),
 		cmocka_unit_test_setup(parents_with_children_refuse_destruction, reset), /* RD-1 */
 		cmocka_unit_test_setup(control_calls_wait_when_the_provider_answers_later,
-				       reset), /* RD-6 */
+				       reset),                                           /* RD-6 */
+		cmocka_unit_test_setup(provider_that_never_answers_hangs_nobody, reset), /* CH-25 */
+		cmocka_unit_test_setup(creating_returns_when_the_provider_never_answers,
+				       reset), /* CH-25 */
+		cmocka_unit_test_setup(time_out_of_the_provider_itself_is_another_failure, reset),
 		cmocka_unit_test_setup(objects_stay_usable_when_destroying_them_fails, reset),
 		cmocka_unit_test_setup(creating_fails_as_the_provider_says_and_leaves_no_child,
 				       reset), /* RD-1 */

@@ -445,15 +445,17 @@ bool acc_conn_terminate(struct flue_qp *pub)
 bool acc_conn_reset(struct flue_qp *pub)
 {
 	struct acc_qp *qp = to_qp(pub);
-	struct acc_op op = ACC_OP_INIT;
-	int rc = acc_usable(to_adapter(pub->pd->adapter));
+	struct acc_adapter *a = to_adapter(pub->pd->adapter);
+	struct acc_op own, *op;
+	int rc = acc_usable(a);
 
 	if (rc)
 		return acc_ok(rc);
 	pthread_mutex_lock(&qp->lock);
 	settle(qp);
 	pthread_mutex_unlock(&qp->lock);
-	rc = acc_op_result(&op, qp->ops->reset_qp(qp->prov, &op.base));
+	op = acc_op_begin(&own);
+	rc = acc_op_result(a, op, qp->ops->reset_qp(qp->prov, &op->base), NULL);
 	if (rc)
 		return acc_ok(rc);
 	pthread_mutex_lock(&qp->lock);

@@ -14,23 +14,27 @@ static bool cq_destroy(struct flue_cq *pub)
 {
 	struct acc_cq *cq = to_cq(pub);
 	struct acc_adapter *a = to_adapter(pub->adapter);
-	struct acc_op op = ACC_OP_INIT;
+	struct acc_op own, *op;
 	int rc;
 
 	if (acc_in_callback(cq))
 		return acc_ok(-EDEADLK);
 	if (atomic_load(&cq->children))
 		return acc_ok(-EBUSY);
-	rc = acc_op_result(&op, cq->ops->destroy_cq(cq->prov, &op.base));
-	if (rc)
+	op = acc_op_begin(&own);
+	rc = acc_op_result(a, op, cq->ops->destroy_cq(cq->prov, &op->base), cq);
+	if (rc && rc != -ETIMEDOUT)
 		return acc_ok(rc);
+	if (rc)
+		acc_source_mute(&cq->source);
 	acc_source_fini(&cq->source);
 	acc_completion_unbind(a, cq->cpu);
 	if (cq->fd >= 0)
 		close(cq->fd);
 	atomic_fetch_sub(&a->children, 1);
-	free(cq);
-	return true;
+	if (!rc)
+		free(cq);
+	return acc_ok(rc);
 }
 
 /* After an overflow was told to the end, the CQ is as new: the next one is told again. */
@@ -133,13 +137,15 @@ static bool cq_resize(struct flue_cq *pub, uint32_t depth)
 {
 	struct acc_cq *cq = to_cq(pub);
 	struct acc_adapter *a = to_adapter(pub->adapter);
-	struct acc_op op = ACC_OP_INIT;
+	struct acc_op own, *op;
 	int rc = acc_usable(a);
 
 	if (!rc && (!depth || depth > a->caps.max_cq_depth))
 		rc = -EINVAL;
-	if (!rc)
-		rc = acc_op_result(&op, cq->ops->resize_cq(cq->prov, depth, &op.base));
+	if (!rc) {
+		op = acc_op_begin(&own);
+		rc = acc_op_result(a, op, cq->ops->resize_cq(cq->prov, depth, &op->base), NULL);
+	}
 	if (!rc)
 		pub->depth = depth;
 	return acc_ok(rc);
@@ -218,6 +224,8 @@ void acc_cq_fired(struct acc_cq *cq)
 {
 	unsigned calls;
 
+	if (acc_source_is_mute(&cq->source))
+		return;
 	if (!cq->on_completion) {
 		give_notice(cq);
 		return;
@@ -277,7 +285,7 @@ struct flue_cq *acc_cq_create(struct flue_adapter *adapter, const struct flue_cq
 	struct acc_adapter *a = to_adapter(adapter);
 	/* Always affine: a notice may come with a function at any time (CH-4). */
 	struct prov_cq_attr attr = { .affine = true };
-	struct acc_op op = ACC_OP_INIT;
+	struct acc_op own, *op;
 	struct flue_cq_attr copy;
 	struct acc_cq *cq;
 	int rc = acc_usable(a);
@@ -299,7 +307,13 @@ struct flue_cq *acc_cq_create(struct flue_adapter *adapter, const struct flue_cq
 	attr.depth = copy.depth;
 	attr.handler = cq->cpu->handler;
 	attr.owner = cq;
-	rc = acc_op_result(&op, a->ops->create_cq(a->prov, &attr, &cq->prov, &op.base));
+	op = acc_op_new();
+	rc = -ENOMEM;
+	if (!op)
+		goto unbind;
+	op->attr.cq = attr;
+	rc = acc_op_result(a, op, a->ops->create_cq(a->prov, &op->attr.cq, &cq->prov, &op->base),
+			   cq);
 	if (rc)
 		goto unbind;
 	if (cq->on_completion) {
@@ -310,11 +324,14 @@ struct flue_cq *acc_cq_create(struct flue_adapter *adapter, const struct flue_cq
 	atomic_fetch_add(&a->children, 1);
 	return &cq->pub;
 destroy:
-	op = (struct acc_op)ACC_OP_INIT;
-	acc_op_result(&op, a->ops->destroy_cq(cq->prov, &op.base));
+	op = acc_op_begin(&own);
+	if (acc_op_result(a, op, a->ops->destroy_cq(cq->prov, &op->base), cq) == -ETIMEDOUT)
+		rc = -ETIMEDOUT;
 unbind:
 	acc_completion_unbind(a, cq->cpu);
 free_cq:
-	free(cq);
+	/* Given up, it is the adapter's. */
+	if (rc != -ETIMEDOUT)
+		free(cq);
 	return acc_null(rc);
 }

@@ -172,6 +172,20 @@ void acc_source_fini(struct acc_source *source)
 	}
 }
 
+void acc_source_mute(struct acc_source *source)
+{
+	struct acc_events *events = &source->adapter->events;
+
+	pthread_mutex_lock(&events->lock);
+	__atomic_store_n(&source->mute, true, __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&events->lock);
+}
+
+bool acc_source_is_mute(struct acc_source *source)
+{
+	return __atomic_load_n(&source->mute, __ATOMIC_ACQUIRE);
+}
+
 void acc_event_raise(struct acc_source *source, const struct flue_event *ev)
 {
 	struct acc_events *events = &source->adapter->events;
@@ -180,6 +194,8 @@ void acc_event_raise(struct acc_source *source, const struct flue_event *ev)
 	struct acc_slot *slot;
 
 	named.u.object = source->object;
+	if (source->fn && acc_source_is_mute(source))
+		return;
 	if (source->fn) {
 		acc_frame_enter(&frame, source->object, NULL);
 		source->fn(&named, source->arg);
@@ -187,13 +203,13 @@ void acc_event_raise(struct acc_source *source, const struct flue_event *ev)
 		return;
 	}
 	pthread_mutex_lock(&events->lock);
-	slot = TAILQ_FIRST(&source->idle);
+	slot = source->mute ? NULL : TAILQ_FIRST(&source->idle);
 	if (slot) {
 		TAILQ_REMOVE(&source->idle, slot, link);
 		slot->ev = named;
 		slot->count = 1;
 		enqueue(events, slot);
-	} else if (source->counted) {
+	} else if (source->counted && !source->mute) {
 		source->counted->count++;
 		pthread_cond_signal(&events->filled);
 	}

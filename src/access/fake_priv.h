@@ -74,6 +74,9 @@ struct fake {
 	uint32_t qp_most; /* not 0: create_qp fails for longer queues */
 	bool no_adopt;    /* the provider cannot adopt streams */
 	bool later;       /* control slots answer from another thread */
+	bool silent;      /* control slots do not answer before fake_speak() */
+	struct prov_op *unanswered[FAKE_LOG];
+	uint32_t n_unanswered;
 	bool arm_is_late; /* arm() answers 1 once: completions wait */
 	/* Called from inside the slot, with the last QP. */
 	void (*on_connect)(struct prov_qp *qp);
@@ -108,6 +111,8 @@ struct fake {
 extern struct fake fake;
 
 void fake_reset(void);
+/* The answers to all that is unanswered come, all the same. */
+void fake_speak(int rc);
 /* Opens an adapter on the fake; cpus NULL: processor 0 only. */
 struct flue_adapter *fake_open(const int *cpus, uint32_t n);
 /* A queue pair on new PD and CQ, and its end. */

@@ -113,9 +113,12 @@ int acc_listener_request(void *listener_owner, struct prov_request *prov,
 {
 	struct acc_listener *l = listener_owner;
 	struct flue_event ev = { .type = FLUE_EVENT_REQUEST };
-	struct acc_request *req = new_request(l, prov, info);
+	struct acc_request *req;
 	bool full;
 
+	if (acc_source_is_mute(&l->source))
+		return -ENODEV;
+	req = new_request(l, prov, info);
 	if (!req)
 		return -ENOMEM;
 	pthread_mutex_lock(&l->lock);
@@ -184,23 +187,27 @@ static bool listener_destroy(struct flue_listener *pub)
 {
 	struct acc_listener *l = to_listener(pub);
 	struct acc_adapter *a = adapter_of(l);
-	struct acc_op op = ACC_OP_INIT;
+	struct acc_op own, *op;
 	int rc;
 
 	if (acc_in_callback(l))
 		return acc_ok(-EDEADLK);
 	if (atomic_load(&l->held))
 		return acc_ok(-EBUSY);
-	rc = acc_op_result(&op, l->ops->destroy_listener(l->prov, &op.base));
-	if (rc)
+	op = acc_op_begin(&own);
+	rc = acc_op_result(a, op, l->ops->destroy_listener(l->prov, &op->base), l);
+	if (rc && rc != -ETIMEDOUT)
 		return acc_ok(rc);
+	if (rc)
+		acc_source_mute(&l->source);
 	/* In a child of fork() the requests are the parent's to answer. */
 	if (!acc_inherited(a))
 		reject_queued(l);
 	acc_source_fini(&l->source);
 	atomic_fetch_sub(&a->children, 1);
-	free(l);
-	return true;
+	if (!rc)
+		free(l);
+	return acc_ok(rc);
 }
 
 static const struct flue_listener_ops listener_ops = {

@@ -57,14 +57,16 @@ static void show(struct flue_mr *mr, const struct prov_mr_attr *attr, uint32_t k
 static bool mr_deregister(struct flue_mr *pub)
 {
 	struct acc_mr *mr = (struct acc_mr *)pub;
-	struct acc_op op = ACC_OP_INIT;
-	int rc = acc_op_result(&op, adapter_of(pub->pd)->ops->deregister_mr(mr->prov, &op.base));
+	struct acc_adapter *a = adapter_of(pub->pd);
+	struct acc_op own, *op = acc_op_begin(&own);
+	int rc = acc_op_result(a, op, a->ops->deregister_mr(mr->prov, &op->base), mr);
 
-	if (rc)
+	if (rc && rc != -ETIMEDOUT)
 		return acc_ok(rc);
 	atomic_fetch_sub(&to_pd(pub->pd)->children, 1);
-	free(mr);
-	return true;
+	if (!rc)
+		free(mr);
+	return acc_ok(rc);
 }
 
 /* The region as it will be: `what` says which parts are new. */
@@ -105,19 +107,20 @@ static bool mr_modify(struct flue_mr *pub, uint32_t what, const struct flue_mr_a
 {
 	struct acc_mr *mr = (struct acc_mr *)pub;
 	struct acc_adapter *a = adapter_of(pub->pd);
-	struct prov_mr_attr attr = { .revoked = false };
-	struct acc_op op = ACC_OP_INIT;
-	uint32_t key = 0;
+	struct acc_op own, *op = acc_op_begin(&own);
 	int rc = acc_usable(a);
 
 	if (!rc)
-		rc = compose(pub, what, from, pd, &attr);
+		rc = compose(pub, what, from, pd, &op->attr.mr);
+	if (!rc)
+		rc = acc_op_wait(a, op,
+				 a->ops->modify_mr(mr->prov, &op->attr.mr, &op->key, &op->base),
+				 NULL);
+	if (!rc)
+		show(pub, &op->attr.mr, op->key);
+	acc_op_end(op);
 	if (rc)
 		return acc_ok(rc);
-	rc = acc_op_result(&op, a->ops->modify_mr(mr->prov, &attr, &key, &op.base));
-	if (rc)
-		return acc_ok(rc);
-	show(pub, &attr, key);
 	if (what & FLUE_MR_PD) {
 		atomic_fetch_add(&to_pd(pd)->children, 1);
 		atomic_fetch_sub(&to_pd(pub->pd)->children, 1);
@@ -132,14 +135,29 @@ static const struct flue_mr_ops mr_ops = {
 	.modify = mr_modify,
 };
 
+/* -ETIMEDOUT: the region is not ours any more. */
+static int enter(struct acc_adapter *a, struct acc_mr *mr, const struct prov_mr_attr *attr)
+{
+	struct acc_op *op = acc_op_new();
+	int rc;
+
+	if (!op)
+		return -ENOMEM;
+	op->attr.mr = *attr;
+	rc = acc_op_wait(a, op, a->ops->register_mr(&op->attr.mr, &mr->prov, &op->key, &op->base),
+			 mr);
+	if (!rc)
+		show(&mr->pub, attr, op->key);
+	acc_op_end(op);
+	return rc;
+}
+
 struct flue_mr *acc_mr_register(struct flue_pd *pd, const struct flue_mr_attr *from)
 {
 	struct acc_adapter *a = adapter_of(pd);
 	struct prov_mr_attr attr = { .pd = to_pd(pd)->prov };
-	struct acc_op op = ACC_OP_INIT;
 	struct flue_mr_attr copy;
 	struct acc_mr *mr;
-	uint32_t key = 0;
 	int rc = acc_usable(a);
 
 	if (!rc)
@@ -157,15 +175,14 @@ struct flue_mr *acc_mr_register(struct flue_pd *pd, const struct flue_mr_attr *f
 	mr = calloc(1, sizeof(*mr));
 	if (!mr)
 		return acc_null(-ENOMEM);
-	attr.owner = &mr->pub;
-	rc = acc_op_result(&op, a->ops->register_mr(&attr, &mr->prov, &key, &op.base));
-	if (rc) {
-		free(mr);
-		return acc_null(rc);
-	}
 	mr->pub.ops = &mr_ops;
 	mr->pub.pd = pd;
-	show(&mr->pub, &attr, key);
+	attr.owner = &mr->pub;
+	rc = enter(a, mr, &attr);
+	if (rc && rc != -ETIMEDOUT)
+		free(mr);
+	if (rc)
+		return acc_null(rc);
 	atomic_fetch_add(&to_pd(pd)->children, 1);
 	return &mr->pub;
 }
@@ -173,14 +190,16 @@ struct flue_mr *acc_mr_register(struct flue_pd *pd, const struct flue_mr_attr *f
 static bool mw_destroy(struct flue_mw *pub)
 {
 	struct acc_mw *mw = (struct acc_mw *)pub;
-	struct acc_op op = ACC_OP_INIT;
-	int rc = acc_op_result(&op, adapter_of(pub->pd)->ops->destroy_mw(mw->prov, &op.base));
+	struct acc_adapter *a = adapter_of(pub->pd);
+	struct acc_op own, *op = acc_op_begin(&own);
+	int rc = acc_op_result(a, op, a->ops->destroy_mw(mw->prov, &op->base), mw);
 
-	if (rc)
+	if (rc && rc != -ETIMEDOUT)
 		return acc_ok(rc);
 	atomic_fetch_sub(&to_pd(pub->pd)->children, 1);
-	free(mw);
-	return true;
+	if (!rc)
+		free(mw);
+	return acc_ok(rc);
 }
 
 static const struct flue_mw_ops mw_ops = {
@@ -191,23 +210,27 @@ static const struct flue_mw_ops mw_ops = {
 struct flue_mw *acc_mw_create(struct flue_pd *pd)
 {
 	struct acc_adapter *a = adapter_of(pd);
-	struct acc_op op = ACC_OP_INIT;
 	struct acc_mw *mw;
+	struct acc_op *op;
 	int rc = acc_usable(a);
 
 	if (rc)
 		return acc_null(rc);
 	mw = calloc(1, sizeof(*mw));
-	if (!mw)
+	op = acc_op_new();
+	if (!mw || !op) {
+		free(mw);
+		free(op);
 		return acc_null(-ENOMEM);
+	}
 	mw->pub.ops = &mw_ops;
 	mw->pub.pd = pd;
-	rc = acc_op_result(&op,
-			   a->ops->create_mw(to_pd(pd)->prov, &mw->prov, &mw->pub.rkey, &op.base));
-	if (rc) {
+	rc = acc_op_result(
+		a, op, a->ops->create_mw(to_pd(pd)->prov, &mw->prov, &mw->pub.rkey, &op->base), mw);
+	if (rc && rc != -ETIMEDOUT)
 		free(mw);
+	if (rc)
 		return acc_null(rc);
-	}
 	atomic_fetch_add(&to_pd(pd)->children, 1);
 	return &mw->pub;
 }

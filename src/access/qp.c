@@ -20,25 +20,30 @@ static void count_users(struct acc_qp *qp, int delta)
 static bool qp_destroy(struct flue_qp *pub)
 {
 	struct acc_qp *qp = to_qp(pub);
-	struct acc_op op = ACC_OP_INIT;
+	struct acc_adapter *a = to_adapter(pub->pd->adapter);
+	struct acc_op own, *op;
 	int rc;
 
 	/* Also from on_completion() of one of its own completions. */
 	if (acc_in_callback(qp))
 		return acc_ok(-EDEADLK);
-	if (qp->hear && !acc_inherited(to_adapter(pub->pd->adapter)))
+	if (qp->hear && !acc_inherited(a))
 		return acc_ok(-EBUSY);
-	rc = acc_op_result(&op, qp->ops->destroy_qp(qp->prov, &op.base));
-	if (rc)
+	op = acc_op_begin(&own);
+	rc = acc_op_result(a, op, qp->ops->destroy_qp(qp->prov, &op->base), qp);
+	if (rc && rc != -ETIMEDOUT)
 		return acc_ok(rc);
-	if (!acc_inherited(to_adapter(pub->pd->adapter))) {
+	if (rc)
+		acc_source_mute(&qp->source);
+	if (!acc_inherited(a)) {
 		acc_cq_pass(to_cq(pub->send_cq));
 		acc_cq_pass(to_cq(pub->recv_cq));
 	}
 	acc_source_fini(&qp->source);
 	count_users(qp, -1);
-	free(qp);
-	return true;
+	if (!rc)
+		free(qp);
+	return acc_ok(rc);
 }
 
 static bool qp_post_send(struct flue_qp *pub, const struct flue_send_wr *wr,
@@ -123,10 +128,10 @@ static struct acc_qp *new_qp(struct flue_pd *pd, const struct flue_qp_attr *attr
 struct flue_qp *acc_qp_create(struct flue_pd *pd, const struct flue_qp_attr *from)
 {
 	struct acc_adapter *a = to_adapter(pd->adapter);
-	struct acc_op op = ACC_OP_INIT;
 	struct prov_qp_attr attr = { .pd = to_pd(pd)->prov };
 	struct flue_qp_attr copy;
 	struct acc_qp *qp;
+	struct acc_op *op;
 	int rc = acc_usable(a);
 
 	if (!rc)
@@ -137,8 +142,12 @@ struct flue_qp *acc_qp_create(struct flue_pd *pd, const struct flue_qp_attr *fro
 	if (rc)
 		return acc_null(rc);
 	qp = new_qp(pd, &copy);
-	if (!qp)
+	op = acc_op_new();
+	if (!qp || !op) {
+		free(qp);
+		free(op);
 		return acc_null(-ENOMEM);
+	}
 	attr.send_cq = to_cq(copy.send_cq)->prov;
 	attr.recv_cq = to_cq(copy.recv_cq)->prov;
 	attr.srq = copy.srq ? to_srq(copy.srq)->prov : NULL;
@@ -150,11 +159,13 @@ struct flue_qp *acc_qp_create(struct flue_pd *pd, const struct flue_qp_attr *fro
 	attr.signal_all = copy.flags & FLUE_QP_SIGNAL_ALL;
 	attr.state = &qp->pub.state;
 	attr.owner = &qp->pub;
-	rc = acc_op_result(&op, a->ops->create_qp(&attr, &qp->prov, &qp->pub.number, &op.base));
-	if (rc) {
+	op->attr.qp = attr;
+	rc = acc_op_result(
+		a, op, a->ops->create_qp(&op->attr.qp, &qp->prov, &qp->pub.number, &op->base), qp);
+	if (rc && rc != -ETIMEDOUT)
 		free(qp);
+	if (rc)
 		return acc_null(rc);
-	}
 	count_users(qp, 1);
 	return &qp->pub;
 }

@@ -59,6 +59,9 @@ void sock_completion(struct flue_cq *cq, const struct flue_wc *wc, void *arg)
 	struct sock_req *r = (struct sock_req *)(uintptr_t)(wc->id & ~(uint64_t)IN_FRONT);
 
 	(void)cq, (void)arg;
+	/* A device that did not answer when its queue pair was destroyed may still complete. */
+	if (acc_source_is_mute(&to_qp(wc->qp)->source))
+		return;
 	pthread_mutex_lock(&s->lock);
 	if (!r->posted) { /* it was answered in the device's place */
 		pthread_mutex_unlock(&s->lock);
@@ -409,11 +412,12 @@ bool sock_free_stag(struct flue_socket *pub, struct flue_mr *mr)
 
 	if (rc)
 		return acc_ok(rc);
-	if (mr->ops->deregister(mr)) {
+	rc = mr->ops->deregister(mr) ? 0 : errno;
+	/* Without an answer it is gone, too. */
+	if (!rc || rc == ETIMEDOUT) {
 		free(st);
-		return true;
+		return acc_ok(-rc);
 	}
-	rc = errno;
 	pthread_mutex_lock(&s->lock);
 	TAILQ_INSERT_TAIL(&s->stags, st, link);
 	pthread_mutex_unlock(&s->lock);

@@ -7,18 +7,23 @@
 static bool srq_destroy(struct flue_srq *pub)
 {
 	struct acc_srq *srq = to_srq(pub);
-	struct acc_op op = ACC_OP_INIT;
+	struct acc_op own, *op;
 	int rc;
 
 	if (atomic_load(&srq->children))
 		return acc_ok(-EBUSY);
-	rc = acc_op_result(&op, srq->ops->destroy_srq(srq->prov, &op.base));
-	if (rc)
+	op = acc_op_begin(&own);
+	rc = acc_op_result(to_adapter(pub->pd->adapter), op,
+			   srq->ops->destroy_srq(srq->prov, &op->base), srq);
+	if (rc && rc != -ETIMEDOUT)
 		return acc_ok(rc);
+	if (rc)
+		acc_source_mute(&srq->source);
 	acc_source_fini(&srq->source);
 	atomic_fetch_sub(&to_pd(pub->pd)->children, 1);
-	free(srq);
-	return true;
+	if (!rc)
+		free(srq);
+	return acc_ok(rc);
 }
 
 static bool srq_post_recv(struct flue_srq *pub, const struct flue_recv_wr *wr,
@@ -65,9 +70,9 @@ void acc_srq_limit(void *srq_owner)
 struct flue_srq *acc_srq_create(struct flue_pd *pd, const struct flue_srq_attr *from)
 {
 	struct acc_adapter *a = to_adapter(pd->adapter);
-	struct acc_op op = ACC_OP_INIT;
 	struct flue_srq_attr attr;
 	struct acc_srq *srq;
+	struct acc_op *op;
 	int rc = acc_usable(a);
 
 	if (!rc)
@@ -80,8 +85,12 @@ struct flue_srq *acc_srq_create(struct flue_pd *pd, const struct flue_srq_attr *
 	if (!attr.depth || attr.depth > a->caps.max_srq_depth || attr.max_sge > a->caps.max_sge)
 		return acc_null(-EINVAL);
 	srq = calloc(1, sizeof(*srq));
-	if (!srq)
+	op = acc_op_new();
+	if (!srq || !op) {
+		free(srq);
+		free(op);
 		return acc_null(-ENOMEM);
+	}
 	srq->pub.ops = &srq_ops;
 	srq->pub.pd = pd;
 	srq->pub.depth = attr.depth;
@@ -89,12 +98,14 @@ struct flue_srq *acc_srq_create(struct flue_pd *pd, const struct flue_srq_attr *
 	srq->ops = a->ops;
 	acc_source_init(&srq->source, a, &srq->pub, NULL, NULL);
 	acc_source_add(&srq->source, &srq->slot);
-	rc = acc_op_result(&op, a->ops->create_srq(to_pd(pd)->prov, attr.depth, attr.max_sge, srq,
-						   &srq->prov, &op.base));
-	if (rc) {
+	rc = acc_op_result(a, op,
+			   a->ops->create_srq(to_pd(pd)->prov, attr.depth, attr.max_sge, srq,
+					      &srq->prov, &op->base),
+			   srq);
+	if (rc && rc != -ETIMEDOUT)
 		free(srq);
+	if (rc)
 		return acc_null(rc);
-	}
 	atomic_fetch_add(&to_pd(pd)->children, 1);
 	return &srq->pub;
 }

@@ -10,7 +10,9 @@
  * then return -EINPROGRESS and call op->done(op, result) exactly once, from any thread, with no
  * provider lock held. When they return anything else, op->done is never called. The access layer
  * keeps op (and what the slot's arguments point to) alive until the answer. A create slot stores
- * the handle through its out pointer before it answers with 0.
+ * the handle through its out pointer before it answers with 0. A caller does not wait for ever: after
+ * ten seconds the call fails and the object counts as gone, children and all. The answer may still
+ * come, until close() has returned, which also ends such objects; nobody hears of it any more.
  *
  * Up-calls (struct prov_upcalls) may come from any thread with no provider lock held. They must
  * not block. `owner` pointers are what the access layer gave when it made the object; the
