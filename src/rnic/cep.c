@@ -543,6 +543,8 @@ static void set_policy(struct cep *c, const struct flue_conn_attr *a)
 		.ird = (uint16_t)a->ird,
 		.ord = (uint16_t)a->ord,
 		.ird_max = RNIC_MAX_ORD,
+		/* The layer above has put its default where there was no wish. */
+		.no_reads = a->ird == 0,
 	};
 	c->defer = a->flags & FLUE_CONN_DEFER;
 	c->lenient = a->flags & FLUE_CONN_LENIENT;

@@ -81,6 +81,7 @@ struct mpa_policy {
 	bool own_peer;     /* offer/accept the own-peer handshake */
 	uint16_t ird, ord; /* what we want; capped by the caller to its limits */
 	uint16_t ird_max;  /* responder: may raise ird up to here to satisfy the peer */
+	bool no_reads;     /* ird is 0 and stays so, whatever the peer wants */
 };
 
 /* What both sides agreed on, seen from here. */

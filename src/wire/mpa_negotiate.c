@@ -27,14 +27,15 @@ static uint16_t limit_ord(uint16_t ord, uint16_t peer_ird)
 
 /*
  * Our IRD for a peer that wants `peer_ord` reads in flight: as it is when that suffices, raised
- * as far as the limit allows when not. False when even the limit is too low.
+ * as far as the limit allows when not. False when even the limit is too low. Whoever takes no
+ * Reads at all says so, and the peer has to live with it.
  */
 static bool raise_ird(const struct mpa_policy *p, uint16_t peer_ord, uint16_t *ird)
 {
 	uint16_t most = larger(p->ird, p->ird_max);
 
-	*ird = p->ird;
-	if (peer_ord == MPA_DEPTH_UNSPECIFIED || peer_ord <= p->ird)
+	*ird = p->no_reads ? 0 : p->ird;
+	if (p->no_reads || peer_ord == MPA_DEPTH_UNSPECIFIED || peer_ord <= p->ird)
 		return true;
 	*ird = most < peer_ord ? most : peer_ord;
 	return most >= peer_ord;
@@ -117,7 +118,7 @@ static void answer_rtr(const struct mpa_policy *p, const struct mpa_frame *req,
 	uint8_t ours = p->rtr;
 
 	/* A read cannot be taken without a slot for it. */
-	if (larger(p->ird, p->ird_max) == 0)
+	if (p->no_reads || larger(p->ird, p->ird_max) == 0)
 		ours &= (uint8_t)~MPA_RTR_READ;
 	t->p2p = rep->p2p = true;
 	t->rtr = choose_rtr(req->rtr & ours);

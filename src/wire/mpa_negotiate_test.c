@@ -440,6 +440,32 @@ static void read_rtr_gets_its_slot(void **st)
 	assert_int_equal(b.take, -ENOMSG);
 }
 
+/* A side that takes no Reads is not talked into some (CH-7). */
+static void no_reads_are_taken_by_who_wants_none(void **st)
+{
+	struct mpa_policy none = usual;
+	struct both b;
+
+	none.ird = 0;
+	none.no_reads = true;
+	b = negotiate(&usual, &none);
+	assert_true(b.answer == 0 && b.take == 0);
+	assert_true(b.rep.ird == 0 && b.responder.ird == 0 && b.initiator.ord == 0);
+	assert_int_equal(b.responder.ord, 16); /* the other direction */
+	assert_int_equal(b.initiator.rtr, MPA_RTR_WRITE);
+	b = negotiate(&none, &usual);
+	assert_true(b.answer == 0 && b.take == 0);
+	assert_true(b.req.ird == 0 && b.initiator.ird == 0 && b.responder.ord == 0);
+	/* A peer that does not care for our IRD is not helped to break it. */
+	b.rep.ord = 5;
+	assert_int_equal(mpa_take_reply(&none, &b.req, &b.rep, &b.initiator), 0);
+	assert_int_equal(b.initiator.ird, 0);
+	/* An empty Read, to say that it is ready, would need a place too. */
+	none.rtr = MPA_RTR_READ | MPA_RTR_SEND;
+	b = negotiate(&(struct mpa_policy) { .rev = 2, .p2p = true, .rtr = 7 }, &none);
+	assert_int_equal(b.responder.rtr, MPA_RTR_SEND);
+}
+
 static void initiator_chooses_when_the_reply_has_several_rtrs(void **st)
 {
 	struct both b = negotiate(&usual, &usual);
@@ -553,6 +579,7 @@ int main(void)
 		cmocka_unit_test(rtr_is_the_best_that_both_can),
 		cmocka_unit_test(rtr_is_none_without_peer_to_peer),
 		cmocka_unit_test(read_rtr_gets_its_slot),
+		cmocka_unit_test(no_reads_are_taken_by_who_wants_none),
 		cmocka_unit_test(initiator_chooses_when_the_reply_has_several_rtrs),
 		cmocka_unit_test(reply_is_refused_when_its_form_is_not_the_requests),
 		cmocka_unit_test(rdmac_policy_takes_a_revision_0_reply),

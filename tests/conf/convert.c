@@ -615,6 +615,32 @@ static void reads_of_a_live_connection_can_be_changed(void **state)
 	drop_sockets();
 }
 
+/* CH-7: 0 is a wish. Whoever has it is read by nobody, whatever the peer would like. */
+static void sockets_that_wish_no_reads_have_none(void **state)
+{
+	struct pair *p = *state;
+	struct flue_socket_event ev;
+	struct flue_mr *mr;
+
+	for (unsigned side = 0; side < 2; side++) {
+		struct flue_reserve_attr r = FLUE_ATTR(struct flue_reserve_attr);
+
+		open_sockets(p, 4);
+		assert_ok(sock[side]->ops->read_resources(sock[side], 0, 0));
+		assert_ok(sock[side]->ops->reserve(sock[side], &r));
+		assert_ok(mr = sock[side]->ops->alloc_stag(sock[side]));
+		assert_ok(sock[side]->ops->map(sock[side], mr, side ? p->b.mem : p->a.mem, 4096,
+					       FLUE_REMOTE_READ));
+		switch_opened(p, 0);
+		assert_true(sock[side]->ird == 0 && sock[side]->ord == 0);
+		assert_int_equal(sock[!side]->ord, 0);
+		assert_ok(sock[!side]->ops->get(sock[!side], p->a.mem + 65536, 8, mr->remote_start,
+						mr->rkey, 0, 9));
+		expect(!side, FLUE_SOCKET_GOT, 9, EIO, &ev);
+		drop_sockets();
+	}
+}
+
 /* ---- rights (CH-7) ---- */
 
 struct attempt {
@@ -919,6 +945,7 @@ int main(int argc, char **argv)
 		WITH_IDLE_PAIR(conversion_can_be_aborted),
 		WITH_IDLE_PAIR(sockets_move_data_in_rdma_mode),            /* CH-16, CH-28 */
 		WITH_IDLE_PAIR(reads_of_a_live_connection_can_be_changed), /* CH-8 */
+		WITH_IDLE_PAIR(sockets_that_wish_no_reads_have_none),      /* CH-7, CH-8 */
 		WITH_IDLE_PAIR(rights_of_a_socket_hold_for_every_key_of_its_domain), /* CH-7 */
 		WITH_IDLE_PAIR(sockets_end_when_one_is_destroyed),
 		WITH_IDLE_PAIR(sockets_can_be_destroyed_at_any_moment),
