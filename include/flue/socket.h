@@ -174,9 +174,10 @@ struct flue_socket_ops {
 	/*
 	 * Reserve what RDMA mode needs. Again to change it. EINVAL; ENOBUFS (ask for less) and EIO:
 	 * attr->reason tells more.
-	 * read_resources(): both values every time. EBUSY: one of our get() is under way (for ord), or
-	 * the switch is; a smaller ird in RDMA mode is the program's promise that no Read of the peer
-	 * is under way, or EBUSY.
+	 * read_resources(): both values every time. EBUSY: one of our get() is under way, and nothing has
+	 * changed; a smaller ird in RDMA mode is the program's promise that no Read of the peer is under
+	 * way, or EBUSY. While the transfer goes on it counts from SWITCHED on, with no more Reads of
+	 * ours than the peer has agreed to.
 	 */
 	bool (*reserve)(struct flue_socket *s, struct flue_reserve_attr *attr);
 	bool (*read_resources)(struct flue_socket *s, uint32_t ird, uint32_t ord);

@@ -6,6 +6,7 @@
 #include "access/socket_priv.h"
 #include "access/stream.h"
 #include "base/clock.h"
+#include "base/util.h"
 
 #define DEFAULT_DISCONNECT_MS 5000
 #define FLUSH_MS              2000 /* for a device to answer everything */
@@ -91,6 +92,18 @@ void sock_abort(struct acc_socket *s)
 	pthread_mutex_lock(&s->lock);
 }
 
+/* Lock held. What was wished during the transfer: no more Reads of ours than the peer agreed to. */
+static void change_late(struct acc_socket *s)
+{
+	struct acc_qp *qp = to_qp(s->pub.qp);
+	uint32_t ird = s->want_ird, ord = min_u32(s->want_ord, qp->pub.ord);
+
+	if (!s->rewished || qp->ops->modify_reads(qp->prov, ird, ord))
+		return;
+	qp->pub.ird = ird;
+	qp->pub.ord = ord;
+}
+
 /* What happens to the connection below. On a thread of the provider. */
 void sock_heard(const struct flue_event *ev, void *arg)
 {
@@ -101,6 +114,7 @@ void sock_heard(const struct flue_event *ev, void *arg)
 	 * a late provider says of one that was given up changes nothing. */
 	switch (s->adopted && !s->over ? ev->type : FLUE_EVENT_NONE) {
 	case FLUE_EVENT_CONNECTED:
+		change_late(s);
 		s->pub.ird = s->pub.qp->ird;
 		s->pub.ord = s->pub.qp->ord;
 		if (sock_step(s, OFFLOAD_EV_OFFLOADED) == SOCKET_TELL)
@@ -245,10 +259,11 @@ static int change_wish(struct acc_socket *s, uint32_t ird, uint32_t ord, bool *l
 	*live = s->pub.state == FLUE_SOCKET_RDMA;
 	if (rc)
 		return rc;
+	/* As the source has it: then nothing changes, not even what the get does not need. */
 	if (*live)
-		return s->gets && ord != s->pub.ord ? -EBUSY : 0;
-	if (s->pub.offload_state == FLUE_OFFLOAD_IN_PROGRESS)
-		return -EBUSY; /* they are being agreed upon */
+		return s->gets ? -EBUSY : 0;
+	/* With the provider already, which is agreeing on others: as soon as that is over. */
+	s->rewished = s->adopted;
 	s->wished = true;
 	s->pub.ird = s->want_ird = ird;
 	s->pub.ord = s->want_ord = ord;

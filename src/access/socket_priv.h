@@ -97,6 +97,7 @@ struct acc_socket {
 	bool no_read, no_write;
 	uint32_t want_ird, want_ord;
 	bool wished;           /* ... were said; 0 is none then */
+	bool rewished;         /* ... too late for the agreement: to be changed after it */
 	struct sock_req *reqs; /* for RDMA mode */
 	struct sock_key *key_store;
 	uint32_t n_keys;

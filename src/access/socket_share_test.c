@@ -421,8 +421,37 @@ static void read_resources_after_the_switch_request_still_count(void **state)
 	assert_int_equal(fake.adopts, 1);
 	assert_int_equal(prov(s)->conn.ird, 7);
 	assert_int_equal(prov(s)->conn.ord, 9);
-	/* They are being agreed upon. */
-	assert_fails(s->ops->read_resources(s, 1, 1), EBUSY);
+}
+
+/* Allowed there, too. The others are agreed upon already: it is changed behind that. */
+static void read_resources_during_the_transfer_count_after_it(void **state)
+{
+	assert_true(fake_socket_to(s, FLUE_OFFLOAD_IN_PROGRESS));
+	assert_true(s->ops->read_resources(s, 1, 1));
+	assert_true(s->ops->read_resources(s, 8, 2));
+	assert_int_equal(prov(s)->ird, 0);
+	fake_news_with(s->qp, FLUE_EVENT_CONNECTED, 0, NULL, 0); /* 3 and 5 */
+	expect(FLUE_SOCKET_SWITCHED, 1, 0, NULL);
+	assert_true(prov(s)->ird == 8 && prov(s)->ord == 2);
+	assert_true(s->ird == 8 && s->ord == 2);
+	assert_true(s->qp->ird == 8 && s->qp->ord == 2);
+}
+
+static void read_resources_during_the_transfer_do_not_exceed_the_agreement(void **state)
+{
+	assert_true(fake_socket_to(s, FLUE_OFFLOAD_IN_PROGRESS));
+	assert_true(s->ops->read_resources(s, 4, 6));
+	fake_news_with(s->qp, FLUE_EVENT_CONNECTED, 0, NULL, 0); /* 3 and 5 */
+	assert_true(s->ird == 4 && s->ord == 5);
+}
+
+/* Nobody asked: what was agreed upon is left alone. */
+static void agreement_is_not_touched_without_a_wish(void **state)
+{
+	assert_true(s->ops->read_resources(s, 7, 9));
+	assert_true(fake_socket_to(s, FLUE_OFFLOAD_DONE));
+	assert_int_equal(prov(s)->ird, 0);
+	assert_true(s->ird == 3 && s->ord == 5);
 }
 
 static void read_resources_of_a_live_connection_are_the_providers(void **state)
@@ -435,7 +464,8 @@ static void read_resources_of_a_live_connection_are_the_providers(void **state)
 	assert_true(s->ird == 8 && s->ord == 2);
 	assert_true(s->ops->get(s, to, 100, 0, 1, 0, 5));
 	assert_fails(s->ops->read_resources(s, 8, 3), EBUSY);
-	assert_true(s->ops->read_resources(s, 9, 2)); /* the other direction is free */
+	assert_fails(s->ops->read_resources(s, 9, 2), EBUSY); /* the whole change is refused */
+	assert_true(prov(s)->ird == 8 && s->ird == 8);
 	fake_finish_send(s->qp, FLUE_WC_SUCCESS);
 	assert_true(s->ops->read_resources(s, 9, 3));
 	fake.rc.modify_reads = -EBUSY;
@@ -856,6 +886,9 @@ int main(void)
 		WITH_SOCKET(read_resources_are_kept_until_the_switch),
 		WITH_SOCKET(no_reads_at_all_can_be_wished), /* CH-8 */
 		WITH_SOCKET(read_resources_after_the_switch_request_still_count),
+		WITH_SOCKET(read_resources_during_the_transfer_count_after_it), /* CH-8, CH-9 */
+		WITH_SOCKET(read_resources_during_the_transfer_do_not_exceed_the_agreement),
+		WITH_SOCKET(agreement_is_not_touched_without_a_wish),
 		WITH_SOCKET(read_resources_of_a_live_connection_are_the_providers),
 		WITH_SOCKET(small_messages_need_no_key),                    /* CH-16 */
 		WITH_SOCKET(keys_are_made_by_unsignaled_requests_in_front), /* CH-6, CH-28 */

@@ -236,8 +236,8 @@ struct prov_ops {
 			    const struct flue_conn_attr *attr);
 	/* Ends a connection with a Terminate. 0: DISCONNECTED follows. -ENOTCONN, -EOPNOTSUPP. */
 	int (*terminate)(struct prov_qp *qp);
-	/* Change the number of inbound and outbound Reads of a live connection. -EBUSY: some are
-	 * outstanding that do not fit. -ENOTCONN, -EINVAL, -ENOMEM, -EOPNOTSUPP. */
+	/* Change the number of inbound and outbound Reads of a live connection. -EBUSY: one of ours is
+	 * posted or outstanding, or more of the peer's than would fit. -ENOTCONN, -EINVAL, -ENOMEM, -EOPNOTSUPP. */
 	int (*modify_reads)(struct prov_qp *qp, uint32_t ird, uint32_t ord);
 };
 

@@ -725,18 +725,30 @@ int qp_establish(struct qp *q, const struct qp_start *start)
 	return 0;
 }
 
+/* Is one of our Reads on the wire, or posted? */
+static bool is_reading(struct qp *q)
+{
+	uint32_t tail = atomic_load_explicit(&q->sq.tail, memory_order_acquire);
+
+	for (uint32_t n = atomic_load(&q->sq.head); n != tail; n++) {
+		uint8_t op = wq_at(&q->sq, n)->op;
+
+		if (op == FLUE_WR_READ || op == FLUE_WR_READ_INV)
+			return true;
+	}
+	return reads_out(q) != q->orq_head;
+}
+
 int qp_modify_reads(struct qp *q, uint32_t ird, uint32_t ord)
 {
-	uint32_t in, out;
 	int rc = -ENOTCONN;
 
 	if (ird > RNIC_MAX_ORD || ord > RNIC_MAX_ORD)
 		return -EINVAL;
 	engine_lock(q->engine);
 	if (q->state == QPS_RTS) {
-		in = q->irq_tail - q->irq_head;
-		out = reads_out(q) - q->orq_head;
-		rc = in > ird || (out && ord != q->ord) ? -EBUSY : resize_rings(q, ird, ord);
+		rc = q->irq_tail - q->irq_head > ird || is_reading(q) ? -EBUSY
+								      : resize_rings(q, ird, ord);
 	}
 	engine_unlock(q->engine);
 	return rc;

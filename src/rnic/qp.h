@@ -201,7 +201,8 @@ int qp_disconnect(struct qp *q, int timeout_ms);
 int qp_abort(struct qp *q);
 /* Ends with a Terminate if TCP still works. -ENOTCONN. */
 int qp_terminate(struct qp *q);
-/* Change the number of Reads in RTS. -EBUSY: more are outstanding, -ENOTCONN, -ENOMEM. */
+/* Change the number of Reads in RTS. -EBUSY: one of ours is outstanding or posted, or more of the
+ * peer's are outstanding than would fit; -ENOTCONN, -ENOMEM. */
 int qp_modify_reads(struct qp *q, uint32_t ird, uint32_t ord);
 
 /* ---- inside the RNIC, under the engine's lock ---- */
