@@ -448,6 +448,7 @@ static void handler_can_post(void **state)
 	atomic_store(&b.n, 0);
 	/* Room for all: the send CQ's processor may be late while the other two talk. */
 	o.cq_depth = 1024;
+	o.sq_depth = 512;
 	o.on_completion[0] = o.on_completion[1] = echo;
 	o.completion_arg[0] = &a;
 	o.completion_arg[1] = &b;
