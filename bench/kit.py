@@ -13,7 +13,7 @@ TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MIB = 1 << 20
 
 # What starts and counts servers is the tests'.
-sys.path.append(os.path.join(TOP, "tests", "programs"))
+sys.path += [os.path.join(TOP, "tests", name) for name in ("programs", "sockets")]
 
 
 class Failed(Exception):

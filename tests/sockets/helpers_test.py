@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Tests of shm.py, as TAP."""
+"""Tests of counters.py and shm.py, as TAP."""
 import os
 import sys
 import tempfile
 
+import counters
 import shm
 
 ME = os.geteuid()
@@ -69,7 +70,30 @@ def a_private_one_is_empty_and_hides_nothing_of_others():
     return None
 
 
-TESTS = [one_board_may_stay, a_second_board_of_other_days_does_not_count,
+def counters_of(*texts):
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
+        file.write("".join(texts))
+        file.flush()
+        return counters.sums(file.name)
+
+
+LINE = '{"schema":"flue.stats/1","pid":7,"program":"x","lanes":2,"connections":3}\n'
+
+
+def counters_are_summed_but_not_process_ids():
+    assert counters_of(LINE, LINE) == {"lanes": 4, "connections": 6}
+    assert counters_of() == {}
+    assert counters.sums("/nowhere/stats") == {}
+
+
+def line_of_one_who_was_killed_spoils_no_other():
+    for cut in range(1, len(LINE) - 1):
+        assert counters_of(LINE, LINE[:cut], LINE)["lanes"] == 4, cut
+        assert counters_of(LINE, LINE[:cut])["lanes"] == 2, cut
+
+
+TESTS = [counters_are_summed_but_not_process_ids, line_of_one_who_was_killed_spoils_no_other,
+         one_board_may_stay, a_second_board_of_other_days_does_not_count,
          a_second_board_that_is_new_does, anything_else_that_is_new_does,
          the_next_name_is_the_board_when_the_first_is_taken,
          a_private_one_is_empty_and_hides_nothing_of_others]

@@ -11,12 +11,33 @@ FIELDS = ("connections", "eligible", "lanes", "stepdowns", "eligible_lane_tx", "
           "eligible_tcp_tx", "eligible_tcp_rx")
 
 
+START = '{"schema"'
+
+
+def row_of(line):
+    """One that was killed while it wrote leaves the beginning of its line, in front of another's."""
+    try:
+        return json.loads(line[line.rfind(START):])
+    except ValueError:
+        return None
+
+
 def read(path):
     """A list of dictionaries, one per process that ended."""
     if not os.path.exists(path):
         return []
     with open(path, encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+        return [row for row in map(row_of, file) if row]
+
+
+def sums(path):
+    """Of each number, over all processes."""
+    total = {}
+    for row in read(path):
+        for key, value in row.items():
+            if isinstance(value, int) and key != "pid":
+                total[key] = total.get(key, 0) + value
+    return total
 
 
 class Total:
