@@ -305,12 +305,29 @@ static bool refused(bool done)
 	return !done && errno == ENODEV;
 }
 
+static bool queues_are_refused(struct tree *t)
+{
+	struct flue_recv_wr recv = { .id = 1 };
+	struct flue_send_wr send = { .id = 2 };
+	struct flue_wc wc;
+	uint32_t got;
+
+	return refused(flue_poll(t->cq, &wc, 1, &got)) && refused(flue_wait(t->cq, -1)) &&
+	       refused(t->cq->ops->notify(t->cq, FLUE_NOTIFY_NEXT, NULL, NULL)) &&
+	       refused(t->cq->ops->fd(t->cq) >= 0) && refused(t->cq->ops->clear_fd(t->cq)) &&
+	       refused(flue_post_send(t->qp, &send)) && refused(flue_post_recv(t->qp, &recv)) &&
+	       refused(t->srq->ops->post_recv(t->srq, &recv, NULL)) &&
+	       refused(t->srq->ops->arm_limit(t->srq, 1)) && refused(flue_abort(t->qp)) &&
+	       refused(flue_disconnect(t->qp)) && refused(t->qp->ops->terminate(t->qp));
+}
+
 static bool child_is_refused(struct tree *t)
 {
 	struct flue_event ev;
 
-	return refused(flue_create_pd(t->a)) && refused(flue_create_cq(t->a, 1)) &&
-	       refused(flue_get_event(t->a, &ev, -1)) && refused(t->a->ops->event_fd(t->a) >= 0) &&
+	return queues_are_refused(t) && refused(flue_create_pd(t->a)) &&
+	       refused(flue_create_cq(t->a, 1)) && refused(flue_get_event(t->a, &ev, -1)) &&
+	       refused(t->a->ops->event_fd(t->a) >= 0) &&
 	       refused(t->l->ops->get_request(t->l, -1)) && refused(t->qp->ops->reset(t->qp));
 }
 

@@ -288,10 +288,11 @@ bool acc_conn_connect(struct flue_qp *pub, const struct flue_conn_attr *from)
 	struct acc_qp *qp = to_qp(pub);
 	struct flue_conn_attr attr;
 	size_t private_max;
-	int rc;
+	int rc = acc_usable(qp->source.adapter);
 
 	private_max = from && from->flags & FLUE_CONN_REV1 ? ACC_MAX_PRIVATE : ACC_MAX_PRIVATE_V2;
-	rc = acc_conn_attr(to_adapter(pub->pd->adapter), &attr, from, private_max);
+	if (!rc)
+		rc = acc_conn_attr(to_adapter(pub->pd->adapter), &attr, from, private_max);
 	if (!rc)
 		rc = acc_check_address(attr.remote, attr.remote_len);
 	if (!rc && attr.local)
@@ -400,10 +401,12 @@ bool acc_conn_disconnect(struct flue_qp *pub, int timeout_ms)
 	struct acc_qp *qp = to_qp(pub);
 	bool async = timeout_ms < 0, over;
 	uint32_t ends;
-	int rc, begun;
+	int rc = acc_usable(qp->source.adapter), begun;
 
-	if (!async && acc_in_callback(NULL))
-		return acc_ok(-EDEADLK);
+	if (!rc && !async && acc_in_callback(NULL))
+		rc = -EDEADLK;
+	if (rc)
+		return acc_ok(rc);
 	if (timeout_ms <= 0)
 		timeout_ms = DEFAULT_DISCONNECT_MS;
 	pthread_mutex_lock(&qp->lock);
@@ -429,8 +432,10 @@ bool acc_conn_disconnect(struct flue_qp *pub, int timeout_ms)
 bool acc_conn_abort(struct flue_qp *pub)
 {
 	struct acc_qp *qp = to_qp(pub);
-	int rc = qp->ops->abort(qp->prov);
+	int rc = acc_usable(qp->source.adapter);
 
+	if (!rc)
+		rc = qp->ops->abort(qp->prov);
 	return acc_ok(rc == -ENOTCONN ? 0 : rc);
 }
 

@@ -37,6 +37,14 @@ static bool cq_destroy(struct flue_cq *pub)
 	return acc_ok(rc);
 }
 
+/* May the program take completions, or ask for notices of them? */
+static int usable(const struct acc_cq *cq)
+{
+	int rc = acc_usable(cq->source.adapter);
+
+	return !rc && cq->on_completion ? -EBUSY : rc;
+}
+
 /* After an overflow was told to the end, the CQ is as new: the next one is told again. */
 static int poll_failed(struct acc_cq *cq, int rc)
 {
@@ -48,11 +56,11 @@ static int poll_failed(struct acc_cq *cq, int rc)
 static bool cq_poll(struct flue_cq *pub, struct flue_wc *wc, uint32_t n, uint32_t *got)
 {
 	struct acc_cq *cq = to_cq(pub);
-	int rc;
+	int rc = usable(cq);
 
 	*got = 0;
-	if (cq->on_completion)
-		return acc_ok(-EBUSY);
+	if (rc)
+		return acc_ok(rc);
 	rc = cq->ops->poll(cq->prov, wc, n);
 	if (rc < 0)
 		return acc_ok(poll_failed(cq, rc));
@@ -63,22 +71,21 @@ static bool cq_poll(struct flue_cq *pub, struct flue_wc *wc, uint32_t n, uint32_
 static bool cq_wait(struct flue_cq *pub, int timeout_ms)
 {
 	struct acc_cq *cq = to_cq(pub);
+	int rc = usable(cq);
 
-	if (cq->on_completion)
-		return acc_ok(-EBUSY);
-	return acc_ok(cq->ops->wait(cq->prov, timeout_ms));
+	return acc_ok(rc ? rc : cq->ops->wait(cq->prov, timeout_ms));
 }
 
 static bool cq_notify(struct flue_cq *pub, uint32_t kind, flue_notify_fn fn, void *arg)
 {
 	struct acc_cq *cq = to_cq(pub);
+	int rc = usable(cq);
 	bool had;
-	int rc;
 
-	if (kind > FLUE_NOTIFY_SOLICITED)
-		return acc_ok(-EINVAL);
-	if (cq->on_completion)
-		return acc_ok(-EBUSY);
+	if (rc != -ENODEV && kind > FLUE_NOTIFY_SOLICITED)
+		rc = -EINVAL;
+	if (rc)
+		return acc_ok(rc);
 	pthread_mutex_lock(&cq->lock);
 	had = cq->pending;
 	if (had && cq->kind == FLUE_NOTIFY_NEXT)
@@ -103,12 +110,10 @@ static bool cq_notify(struct flue_cq *pub, uint32_t kind, flue_notify_fn fn, voi
 static int cq_fd(struct flue_cq *pub)
 {
 	struct acc_cq *cq = to_cq(pub);
-	int rc;
+	int rc = usable(cq);
 
-	if (cq->on_completion) {
-		errno = EBUSY;
-		return -1;
-	}
+	if (rc)
+		return acc_ok(rc) ? 0 : -1;
 	pthread_mutex_lock(&cq->lock);
 	if (cq->fd < 0)
 		cq->fd = eventfd(cq->noticed ? 1 : 0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -122,7 +127,10 @@ static bool cq_clear_fd(struct flue_cq *pub)
 	struct acc_cq *cq = to_cq(pub);
 	uint64_t count;
 	bool noticed;
+	int rc = acc_usable(cq->source.adapter);
 
+	if (rc)
+		return acc_ok(rc);
 	pthread_mutex_lock(&cq->lock);
 	noticed = cq->noticed;
 	cq->noticed = false;

@@ -57,8 +57,11 @@ static bool request_accept(struct flue_conn_request *pub, struct flue_qp *qp,
 			   const struct flue_conn_attr *attr)
 {
 	struct acc_request *req = (struct acc_request *)pub;
-	int rc = try_accept(req, qp, attr);
+	int rc = acc_usable(to_adapter(pub->listener->adapter));
 
+	/* In a child of fork() the peer is the parent's to answer. */
+	if (!rc)
+		rc = try_accept(req, qp, attr);
 	use_up(req);
 	return acc_ok(rc);
 }
@@ -69,10 +72,14 @@ static bool request_reject(struct flue_conn_request *pub, const void *data, size
 	struct acc_listener *l = to_listener(pub->listener);
 	bool fits = length <= (pub->revision == 1 ? ACC_MAX_PRIVATE : ACC_MAX_PRIVATE_V2) &&
 		    length <= adapter_of(l)->caps.max_private_data && (data || !length);
-	int rc = l->ops->reject(req->prov, fits ? data : NULL, fits ? length : 0);
+	int rc = acc_usable(adapter_of(l));
 
+	if (!rc) {
+		rc = l->ops->reject(req->prov, fits ? data : NULL, fits ? length : 0);
+		rc = fits ? rc : -EINVAL;
+	}
 	use_up(req);
-	return acc_ok(fits ? rc : -EINVAL);
+	return acc_ok(rc);
 }
 
 static const struct flue_request_ops request_ops = {

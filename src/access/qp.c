@@ -51,8 +51,12 @@ static bool qp_post_send(struct flue_qp *pub, const struct flue_send_wr *wr,
 {
 	struct acc_qp *qp = to_qp(pub);
 	const struct flue_send_wr *unused;
+	int rc = acc_usable(qp->source.adapter);
 
-	return acc_ok(qp->ops->post_send(qp->prov, wr, bad ? bad : &unused));
+	if (!bad)
+		bad = &unused;
+	*bad = wr;
+	return acc_ok(rc ? rc : qp->ops->post_send(qp->prov, wr, bad));
 }
 
 static bool qp_post_recv(struct flue_qp *pub, const struct flue_recv_wr *wr,
@@ -60,8 +64,12 @@ static bool qp_post_recv(struct flue_qp *pub, const struct flue_recv_wr *wr,
 {
 	struct acc_qp *qp = to_qp(pub);
 	const struct flue_recv_wr *unused;
+	int rc = acc_usable(qp->source.adapter);
 
-	return acc_ok(qp->ops->post_recv(qp->prov, wr, bad ? bad : &unused));
+	if (!bad)
+		bad = &unused;
+	*bad = wr;
+	return acc_ok(rc ? rc : qp->ops->post_recv(qp->prov, wr, bad));
 }
 
 static const struct flue_qp_ops qp_ops = {

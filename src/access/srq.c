@@ -31,18 +31,24 @@ static bool srq_post_recv(struct flue_srq *pub, const struct flue_recv_wr *wr,
 {
 	struct acc_srq *srq = to_srq(pub);
 	const struct flue_recv_wr *unused;
+	int rc = acc_usable(srq->source.adapter);
 
-	return acc_ok(srq->ops->post_srq(srq->prov, wr, bad ? bad : &unused));
+	if (!bad)
+		bad = &unused;
+	*bad = wr;
+	return acc_ok(rc ? rc : srq->ops->post_srq(srq->prov, wr, bad));
 }
 
 static bool srq_arm_limit(struct flue_srq *pub, uint32_t limit)
 {
 	struct acc_srq *srq = to_srq(pub);
 	bool before;
-	int rc;
+	int rc = acc_usable(srq->source.adapter);
 
-	if (limit > pub->depth)
-		return acc_ok(-EINVAL);
+	if (!rc && limit > pub->depth)
+		rc = -EINVAL;
+	if (rc)
+		return acc_ok(rc);
 	/* First, because the event may come before the slot returns. */
 	before = atomic_exchange(&srq->armed, limit > 0);
 	rc = srq->ops->arm_srq(srq->prov, limit);

@@ -5,12 +5,15 @@
  * has an RDMA life of its own, also with its parent.
  */
 #include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -305,27 +308,87 @@ static void child_connects_to_its_parent(void **state)
 
 /* ---- what the child cannot do ---- */
 
-static int use_inherited(struct pair *p)
+/* A call on something inherited must say ENODEV, and at once: nobody would wake a sleeper. */
+#define REFUSED(call)                                                                    \
+	do {                                                                             \
+		errno = 0;                                                               \
+		if ((call) || errno != ENODEV) {                                         \
+			fprintf(stderr, "# in the child: %s: errno %d\n", #call, errno); \
+			return false;                                                    \
+		}                                                                        \
+	} while (0)
+
+static bool cq_is_dead(struct flue_cq *cq)
 {
-	struct flue_conn_attr attr = pair_conn_attr(p, 0);
-	struct flue_event ev;
 	struct flue_wc wc;
 	uint32_t got;
 
+	REFUSED(flue_poll(cq, &wc, 1, &got));
+	REFUSED(flue_wait(cq, -1));
+	REFUSED(flue_wait(cq, 0));
+	REFUSED(cq->ops->notify(cq, FLUE_NOTIFY_NEXT, NULL, NULL));
+	REFUSED(cq->ops->fd(cq) >= 0);
+	REFUSED(cq->ops->clear_fd(cq));
+	REFUSED(cq->ops->resize(cq, 1000));
+	return true;
+}
+
+static bool qp_is_dead(struct pair *p, struct flue_qp *qp)
+{
+	struct flue_conn_attr attr = pair_conn_attr(p, 0);
+	struct flue_send_wr send = { .op = FLUE_WR_SEND };
+	struct flue_recv_wr recv = { .id = 1 };
+	const struct flue_send_wr *bad_send = NULL;
+	const struct flue_recv_wr *bad_recv = NULL;
+
+	REFUSED(qp->ops->post_send(qp, &send, &bad_send));
+	REFUSED(qp->ops->post_recv(qp, &recv, &bad_recv));
+	if (bad_send != &send || bad_recv != &recv)
+		return false;
+	REFUSED(qp->ops->connect(qp, &attr));
+	REFUSED(qp->ops->start(qp));
+	REFUSED(flue_disconnect(qp));
+	REFUSED(qp->ops->disconnect(qp, -1));
+	REFUSED(flue_abort(qp));
+	REFUSED(qp->ops->reset(qp));
+	REFUSED(qp->ops->terminate(qp));
+	return true;
+}
+
+static bool side_is_dead(struct pair *p, struct pair_side *s)
+{
+	struct flue_listen_attr listen = FLUE_ATTR(struct flue_listen_attr);
+	struct flue_srq_attr srq = FLUE_ATTR(struct flue_srq_attr);
+	struct flue_qp_attr qp = FLUE_ATTR(struct flue_qp_attr);
+	struct flue_recv_wr recv = { .id = 1 };
+	struct flue_event ev;
+
+	listen.local = (struct sockaddr *)&p->listener->local;
+	listen.local_len = sizeof(struct sockaddr_in);
+	srq.depth = qp.sq_depth = 1;
+	qp.send_cq = qp.recv_cq = s->send_cq;
+	REFUSED(flue_create_pd(s->adapter));
+	REFUSED(flue_create_cq(s->adapter, 4));
+	REFUSED(s->adapter->ops->listen(s->adapter, &listen));
+	REFUSED(flue_get_event(s->adapter, &ev, -1));
+	REFUSED(s->adapter->ops->event_fd(s->adapter) >= 0);
+	REFUSED(flue_register(s->pd, s->mem, 10, 0));
+	REFUSED(s->pd->ops->create_mw(s->pd));
+	REFUSED(s->pd->ops->create_srq(s->pd, &srq));
+	REFUSED(s->pd->ops->create_qp(s->pd, &qp));
+	REFUSED(s->mr->ops->modify(s->mr, FLUE_MR_PD, NULL, s->pd));
+	if (s->srq) {
+		REFUSED(s->srq->ops->post_recv(s->srq, &recv, NULL));
+		REFUSED(s->srq->ops->arm_limit(s->srq, 1));
+	}
+	return cq_is_dead(s->send_cq) && cq_is_dead(s->recv_cq) && qp_is_dead(p, s->qp);
+}
+
+static bool all_is_dead(struct pair *p)
+{
 	alarm(WATCHDOG_S);
-	if (flue_create_pd(p->a.adapter) || errno != ENODEV)
-		return 1;
-	if (p->a.qp->ops->connect(p->a.qp, &attr) || errno != ENODEV)
-		return 2;
-	if (flue_get_event(p->a.adapter, &ev, 0) || errno != ENODEV)
-		return 3;
-	if (p->listener->ops->get_request(p->listener, 0) || errno != ENODEV)
-		return 4;
-	/* In Error requests are taken and flushed, here as elsewhere. */
-	if (!pair_send(&p->a, 0, 10, 1, FLUE_SIGNALED) || !flue_poll(p->a.send_cq, &wc, 1, &got) ||
-	    got != 1 || wc.status != FLUE_WC_FLUSHED)
-		return 5;
-	return pair_close(p) ? 0 : 6;
+	REFUSED(p->listener->ops->get_request(p->listener, -1));
+	return side_is_dead(p, &p->a) && side_is_dead(p, &p->b);
 }
 
 static void inherited_objects_refuse_work_and_can_be_destroyed(void **state)
@@ -337,10 +400,117 @@ static void inherited_objects_refuse_work_and_can_be_destroyed(void **state)
 	assert_true(open_talk(&p, &o));
 	pid = fork();
 	if (pid == 0)
-		_exit(use_inherited(&p));
+		_exit(all_is_dead(&p) && pair_close(&p) ? 0 : 1);
 	assert_int_equal(await(pid), 0);
 	assert_true(talk_once(&p, 9, 3000));
 	check_quiet(&p);
+	assert_true(pair_close(&p));
+}
+
+static void inherited_shared_queues_refuse_work_as_well(void **state)
+{
+	struct pair_options o = PAIR_DEFAULTS;
+	struct pair p;
+	pid_t pid;
+
+	o.srq_depth = 8;
+	assert_true(pair_open(&p, &o));
+	pid = fork();
+	if (pid == 0)
+		_exit(all_is_dead(&p) && pair_close(&p) ? 0 : 1);
+	assert_int_equal(await(pid), 0);
+	check_quiet(&p);
+	assert_true(pair_close(&p));
+}
+
+/* The request belongs to the parent; the child's answer frees its copy and reaches nobody. */
+static bool answers_in_vain(struct pair *p, struct flue_conn_request *req, bool accept)
+{
+	alarm(WATCHDOG_S);
+	if (accept)
+		REFUSED(req->ops->accept(req, p->b.qp, NULL));
+	else
+		REFUSED(req->ops->reject(req, "no", 2));
+	return pair_close(p);
+}
+
+static void child_cannot_answer_a_request_of_its_parent(void **state)
+{
+	struct pair_options o = PAIR_DEFAULTS;
+	struct flue_conn_request *req;
+	struct flue_conn_attr attr;
+	struct pair p;
+
+	assert_true(pair_make(&p, &o));
+	attr = pair_conn_attr(&p, FLUE_CONN_ASYNC);
+	assert_true(p.a.qp->ops->connect(p.a.qp, &attr));
+	req = p.listener->ops->get_request(p.listener, 10000);
+	assert_non_null(req);
+	for (int accept = 0; accept < 2; accept++) {
+		pid_t pid = fork();
+
+		if (pid == 0)
+			_exit(answers_in_vain(&p, req, accept) ? 0 : 1);
+		assert_int_equal(await(pid), 0);
+	}
+	assert_true(req->ops->accept(req, p.b.qp, NULL));
+	assert_true(pair_event(&p.a, FLUE_EVENT_CONNECTED, p.a.qp, NULL, 10000));
+	assert_true(pair_close(&p));
+}
+
+static bool readable(int fd)
+{
+	struct pollfd q = { .fd = fd, .events = POLLIN };
+
+	return poll(&q, 1, 0) == 1;
+}
+
+/* Whatever the child tries, and also its destroying everything. */
+static int try_to_be_noticed(struct pair *p)
+{
+	struct flue_wc wc;
+	uint32_t got;
+
+	alarm(WATCHDOG_S);
+	for (int i = 0; i < 3; i++) {
+		p->a.send_cq->ops->notify(p->a.send_cq, FLUE_NOTIFY_NEXT, NULL, NULL);
+		pair_send(&p->a, 0, 8, 1, FLUE_SIGNALED);
+		flue_poll(p->a.send_cq, &wc, 1, &got);
+		p->a.send_cq->ops->clear_fd(p->a.send_cq);
+	}
+	return pair_close(p) ? 0 : 1;
+}
+
+static void child_does_not_touch_its_parents_files(void **state)
+{
+	struct pair_options o = PAIR_DEFAULTS;
+	int fd, events;
+	struct pair p;
+	pid_t pid;
+
+	assert_true(open_talk(&p, &o));
+	fd = p.a.send_cq->ops->fd(p.a.send_cq);
+	events = p.a.adapter->ops->event_fd(p.a.adapter);
+	assert_true(fd >= 0 && events >= 0);
+	for (int noticed = 0; noticed < 2; noticed++) {
+		assert_int_equal(readable(fd), noticed);
+		pid = fork();
+		if (pid == 0)
+			_exit(try_to_be_noticed(&p));
+		assert_int_equal(await(pid), 0);
+		assert_int_equal(readable(fd), noticed);
+		assert_false(readable(events));
+		/* The second time with a notice there, which must stay. */
+		assert_true(p.a.send_cq->ops->notify(p.a.send_cq, FLUE_NOTIFY_NEXT, NULL, NULL));
+		assert_true(pair_recv(&p.b, 0, 8, 5));
+		assert_true(pair_send(&p.a, 0, 8, 6, FLUE_SIGNALED));
+		assert_true(pair_expect(p.a.send_cq, 6, FLUE_WC_SUCCESS));
+		assert_true(pair_expect(p.b.recv_cq, 5, FLUE_WC_SUCCESS));
+		for (int i = 0; i < 1000 && !readable(fd); i++)
+			usleep(10000);
+	}
+	assert_true(p.a.send_cq->ops->clear_fd(p.a.send_cq));
+	assert_false(readable(fd));
 	assert_true(pair_close(&p));
 }
 
@@ -353,6 +523,9 @@ int main(void)
 		cmocka_unit_test(children_and_grandchildren_have_adapters_of_their_own),
 		cmocka_unit_test(child_connects_to_its_parent),
 		cmocka_unit_test(inherited_objects_refuse_work_and_can_be_destroyed),
+		cmocka_unit_test(inherited_shared_queues_refuse_work_as_well),
+		cmocka_unit_test(child_cannot_answer_a_request_of_its_parent),
+		cmocka_unit_test(child_does_not_touch_its_parents_files),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
