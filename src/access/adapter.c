@@ -161,6 +161,7 @@ static int make_cpus(struct acc_adapter *a, const struct flue_open_attr *attr)
 	if (rc)
 		return rc;
 	a->pub.cpus = a->cpu_numbers;
+	acc_tasks_place(&a->tasks, a->cpu_numbers, a->pub.n_cpus);
 	a->cpus = calloc(a->pub.n_cpus, sizeof(*a->cpus));
 	a->load = calloc(a->pub.n_cpus, sizeof(*a->load));
 	if (!a->cpus || !a->load)

@@ -22,6 +22,14 @@ void acc_tasks_init(struct acc_tasks *ts)
 	TAILQ_INIT(&ts->all);
 }
 
+void acc_tasks_place(struct acc_tasks *ts, const int *cpus, uint32_t n)
+{
+	CPU_ZERO(&ts->may_run);
+	for (uint32_t i = 0; i < n; i++)
+		CPU_SET((unsigned)cpus[i], &ts->may_run);
+	ts->placed = true;
+}
+
 static void wake(struct acc_tasks *ts)
 {
 	uint64_t one = 1;
@@ -126,21 +134,37 @@ static int open_fds(struct acc_tasks *ts)
 	return -errno;
 }
 
+static int create_thread(struct acc_tasks *ts)
+{
+	sigset_t all, old;
+	pthread_attr_t attr;
+	int rc = pthread_attr_init(&attr);
+
+	if (rc)
+		return rc;
+	if (ts->placed)
+		pthread_attr_setaffinity_np(&attr, sizeof(ts->may_run), &ts->may_run);
+	/* Signals are the program's; its threads handle them, not ours. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	rc = pthread_create(&ts->thread, &attr, tasks_main, ts);
+	if (rc == EINVAL) /* the processors were taken from us since the adapter was opened */
+		rc = pthread_create(&ts->thread, NULL, tasks_main, ts);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	pthread_attr_destroy(&attr);
+	return rc;
+}
+
 /* Lock held. */
 static int start_thread(struct acc_tasks *ts)
 {
-	sigset_t all, old;
 	int rc = open_fds(ts);
 
 	if (rc) {
 		close_fds(ts);
 		return rc;
 	}
-	/* Signals are the program's; its threads handle them, not ours. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	rc = pthread_create(&ts->thread, NULL, tasks_main, ts);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	rc = create_thread(ts);
 	if (rc) {
 		close_fds(ts);
 		return -rc;

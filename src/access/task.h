@@ -12,6 +12,7 @@
 #define FLUE_ACCESS_TASK_H
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
@@ -24,6 +25,8 @@ struct acc_tasks {
 	pthread_t thread;
 	bool started, stop;
 	int epfd, evfd;
+	cpu_set_t may_run;
+	bool placed; /* `may_run` says where */
 	TAILQ_HEAD(, acc_task) all;
 	struct acc_task *running;
 	uint32_t next_name;
@@ -40,6 +43,8 @@ struct acc_task {
 };
 
 void acc_tasks_init(struct acc_tasks *ts);
+/* Before the first task: the thread keeps to these processors. */
+void acc_tasks_place(struct acc_tasks *ts, const int *cpus, uint32_t n);
 /* No task is left. `inherited`: in a child of fork(), where there is no thread. */
 void acc_tasks_fini(struct acc_tasks *ts, bool inherited);
 

@@ -49,6 +49,9 @@ int engine_init(struct engine *e, int cpu, uint32_t index)
 	e->cpu = cpu;
 	e->index = index;
 	e->may_run = engine_home(e);
+	e->scratch = malloc(ENGINE_SCRATCH);
+	if (!e->scratch)
+		return -ENOMEM;
 	SLIST_INIT(&e->bufs);
 	init_sync(e);
 	return 0;
@@ -83,6 +86,7 @@ void engine_fini(struct engine *e)
 		free(b);
 	}
 	free(e->ios);
+	free(e->scratch);
 	pthread_cond_destroy(&e->work_cond);
 	pthread_mutex_destroy(&e->work_lock);
 	pthread_mutex_destroy(&e->lock);

@@ -72,6 +72,9 @@ struct engine_buf {
 	uint8_t data[ENGINE_BUF_SIZE];
 };
 
+/* Room for who sends, instead of the caller's stack: that may be a coroutine's, of 16 KiB. */
+#define ENGINE_SCRATCH (24 * 1024)
+
 struct engine_slot {
 	struct engine_io *io; /* NULL: free */
 	uint32_t generation;
@@ -110,6 +113,7 @@ struct engine {
 	struct engine_timers timers;
 	SLIST_HEAD(, engine_buf) bufs;
 	uint32_t n_bufs;
+	void *scratch; /* ENGINE_SCRATCH octets; never used across a call that may send */
 
 	/* under work_lock (leaf) */
 	pthread_mutex_t work_lock;
@@ -129,6 +133,7 @@ struct engine {
 	_Atomic uint64_t events; /* ready events handled, for tests and balancing */
 };
 
+/* -ENOMEM: nothing to undo. */
 int engine_init(struct engine *e, int cpu, uint32_t index);
 /* Stops and joins the thread; the engine does nothing by itself any more. */
 void engine_stop(struct engine *e);

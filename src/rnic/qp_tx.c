@@ -41,6 +41,8 @@ struct tx_batch {
 	size_t stage_used;
 };
 
+_Static_assert(sizeof(struct tx_batch) <= ENGINE_SCRATCH, "a batch stands in the engine's scratch");
+
 /* Why no further FPDU was built. */
 enum tx_stop {
 	TX_BUILT = 0,
@@ -682,22 +684,23 @@ static bool send_batch(struct qp *q)
 	struct engine_buf *old = q->tx.has_part ? q->tx.part.stage : NULL;
 	enum tx_stop stop;
 	uint32_t status = 0;
-	struct tx_batch b;
+	/* Nothing below sends for another queue pair of the engine before this is done with. */
+	struct tx_batch *b = q->engine->scratch;
 	ssize_t n;
 
-	stop = fill(q, &b, &status);
-	if (b.n == 0) {
-		release(q, &b, NULL);
+	stop = fill(q, b, &status);
+	if (b->n == 0) {
+		release(q, b, NULL);
 		return handle_empty(q, stop, status);
 	}
-	n = transmit(q, &b);
+	n = transmit(q, b);
 	if (n > 0)
-		account(q, &b, (size_t)n);
-	release(q, &b, old);
-	if (n >= 0 && (size_t)n == b.bytes)
+		account(q, b, (size_t)n);
+	release(q, b, old);
+	if (n >= 0 && (size_t)n == b->bytes)
 		return true;
 	if (n == -EFAULT) {
-		stop = b.fpdu[0].at.kind == TX_RESPONSE ? TX_BAD_SOURCE : TX_BAD_REQUEST;
+		stop = b->fpdu[0].at.kind == TX_RESPONSE ? TX_BAD_SOURCE : TX_BAD_REQUEST;
 		refuse(q, stop, FLUE_WC_LOCAL_PROTECTION);
 		return true;
 	}

@@ -99,14 +99,36 @@ static void watch_forks(void)
 	pthread_atfork(before_fork, in_parent, in_child);
 }
 
+static int init_engines(struct rnic *r, const int *cpus, uint32_t n)
+{
+	cpu_set_t all;
+	int rc = 0;
+
+	CPU_ZERO(&all);
+	for (uint32_t i = 0; i < n; i++)
+		CPU_SET((unsigned)cpus[i], &all);
+	for (; r->n_engines < n; r->n_engines++) {
+		rc = engine_init(&r->engines[r->n_engines], cpus[r->n_engines], r->n_engines);
+		if (rc)
+			break;
+		r->engines[r->n_engines].may_run = all;
+	}
+	return rc;
+}
+
+static void fini_engines(struct rnic *r)
+{
+	for (uint32_t i = 0; i < r->n_engines; i++)
+		engine_fini(&r->engines[i]);
+	free(r->engines);
+}
+
 int rnic_open(const int *cpus, uint32_t n, const struct rnic_upcalls *up, void *ctx,
 	      struct rnic **out)
 {
 	struct rnic *r;
-	cpu_set_t all;
 	int rc;
 
-	CPU_ZERO(&all);
 	if (n == 0 || n > RNIC_MAX_ENGINES)
 		return -EINVAL;
 	r = calloc(1, sizeof(*r));
@@ -117,22 +139,17 @@ int rnic_open(const int *cpus, uint32_t n, const struct rnic_upcalls *up, void *
 		free(r);
 		return -ENOMEM;
 	}
-	rc = mem_table_init(&r->mem, RNIC_MAX_MR);
+	rc = init_engines(r, cpus, n);
+	if (rc == 0)
+		rc = mem_table_init(&r->mem, RNIC_MAX_MR);
 	if (rc) {
-		free(r->engines);
+		fini_engines(r);
 		free(r);
 		return rc;
 	}
 	r->up = up;
 	r->up_ctx = ctx;
-	r->n_engines = n;
 	pthread_mutex_init(&r->lists, NULL);
-	for (uint32_t i = 0; i < n; i++)
-		CPU_SET((unsigned)cpus[i], &all);
-	for (uint32_t i = 0; i < n; i++) {
-		engine_init(&r->engines[i], cpus[i], i);
-		r->engines[i].may_run = all;
-	}
 	pthread_once(&fork_once, watch_forks);
 	pthread_mutex_lock(&open_lock);
 	LIST_INSERT_HEAD(&open_rnics, r, all);
@@ -153,11 +170,9 @@ void rnic_close(struct rnic *r)
 	/* Only rejected connections are left, whose peers did not close yet. */
 	while ((c = LIST_FIRST(&r->ceps)))
 		cep_abandon(c);
-	for (uint32_t i = 0; i < r->n_engines; i++)
-		engine_fini(&r->engines[i]);
+	fini_engines(r);
 	mem_table_fini(&r->mem);
 	pthread_mutex_destroy(&r->lists);
-	free(r->engines);
 	free(r);
 }
 

@@ -7,6 +7,7 @@
  */
 #include <dirent.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -313,6 +314,83 @@ static void only_participating_processors_get_a_thread(void **state)
 	}
 }
 
+static bool is_access_thread(const char *tid)
+{
+	char path[300], name[32] = "";
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%s/comm", tid);
+	f = fopen(path, "r");
+	if (f && !fgets(name, sizeof(name), f))
+		name[0] = 0;
+	if (f)
+		fclose(f);
+	return !strcmp(name, "flue-access\n");
+}
+
+/* A connected TCP descriptor, whose other end is closed with the process. */
+static int open_stream(void)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET };
+	socklen_t len = sizeof(at);
+	int l = socket(AF_INET, SOCK_STREAM, 0), fd = socket(AF_INET, SOCK_STREAM, 0);
+
+	at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	assert_int_equal(bind(l, (struct sockaddr *)&at, len), 0);
+	assert_int_equal(listen(l, 1), 0);
+	assert_int_equal(getsockname(l, (struct sockaddr *)&at, &len), 0);
+	assert_int_equal(connect(fd, (struct sockaddr *)&at, len), 0);
+	return fd;
+}
+
+/* The thread that serves RDMA sockets in streaming mode; its name comes a moment after itself. */
+static bool access_thread_may_run(cpu_set_t *set)
+{
+	for (int i = 0; i < 1000; i++) {
+		DIR *d = opendir("/proc/self/task");
+		bool found = false;
+		struct dirent *e;
+
+		assert_non_null(d);
+		while (!found && (e = readdir(d))) {
+			found = is_access_thread(e->d_name);
+			CPU_ZERO(set);
+			if (found)
+				sched_getaffinity(atoi(e->d_name), sizeof(*set), set);
+		}
+		closedir(d);
+		if (found)
+			return true;
+		usleep(10000);
+	}
+	return false;
+}
+
+static void thread_for_sockets_keeps_to_participating_processors(void **state)
+{
+	need_two_processors();
+	for (uint32_t c = 0; c < 2; c++) {
+		struct flue_open_attr attr = FLUE_ATTR(struct flue_open_attr);
+		struct flue_adapter *a;
+		struct flue_socket *s;
+		cpu_set_t set;
+		int fd = open_stream();
+
+		attr.cpus = &cpus[c];
+		attr.n_cpus = 1;
+		a = flue_open(&attr);
+		assert_non_null(a);
+		s = flue_socket_open(a, fd, NULL);
+		assert_non_null(s);
+		assert_true(access_thread_may_run(&set));
+		assert_int_equal(CPU_COUNT(&set), 1);
+		assert_true(CPU_ISSET((unsigned)cpus[c], &set));
+		assert_true(s->ops->destroy(s));
+		assert_true(flue_close(a));
+		close(fd);
+	}
+}
+
 /* Nothing depends on where a thread runs until a handler does: each is bound by its first notice. */
 static void threads_keep_to_their_processor_from_the_first_notice_on(void **state)
 {
@@ -526,6 +604,7 @@ int main(void)
 		cmocka_unit_test(order_within_a_cq_is_kept),
 		cmocka_unit_test(only_participating_processors_get_a_thread), /* CH-1, CH-2 */
 		cmocka_unit_test(threads_keep_to_their_processor_from_the_first_notice_on),
+		cmocka_unit_test(thread_for_sockets_keeps_to_participating_processors),
 		cmocka_unit_test(round_robin_goes_round), /* CH-3 */
 		cmocka_unit_test(fewest_qps_are_preferred),
 		cmocka_unit_test(least_events_are_preferred),
