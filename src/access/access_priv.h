@@ -5,7 +5,7 @@
  *
  * Every public object is the first member of an access object. Functions inside the layer return
  * 0 or a negative errno; the functions in the public ops tables convert once, with acc_ok() or
- * acc_null(). Names that cross a file begin with acc_, because the layers share one library.
+ * acc_null(), and hold cancellation (base/cancel.h). Names that cross a file begin with acc_, because the layers share one library.
  *
  * Locks, outermost first; none is held while a provider slot or a user's function is called,
  * except the balancing function, which runs under acc_adapter.lock.
@@ -28,6 +28,7 @@
 #include <time.h>
 
 #include "access/task.h"
+#include "base/cancel.h"
 #include "provider/provider.h"
 
 #define ACC_MAX_PRIVATE     512  /* MPA revision 1 */
@@ -114,6 +115,10 @@ void acc_lost_free(struct acc_adapter *a);
 const struct timespec *acc_deadline(struct timespec *at, int ms);
 /* Wait for `cond`. False when the deadline has passed. */
 bool acc_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, const struct timespec *at);
+/* The same for who holds nothing but the lock: the thread may be cancelled here if the program allows
+ * that, which is what `cancel_was` says. */
+bool acc_sleep_until(pthread_cond_t *cond, pthread_mutex_t *lock, const struct timespec *at,
+		     int cancel_was);
 
 /* ---- callback.c: which user's functions are running on this thread ---- */
 
@@ -164,7 +169,7 @@ struct acc_source {
 
 void acc_events_init(struct acc_events *events);
 void acc_events_fini(struct acc_events *events);
-int acc_events_take(struct acc_adapter *a, struct flue_event *ev, int timeout_ms);
+int acc_events_take(struct acc_adapter *a, struct flue_event *ev, int timeout_ms, int cancel_was);
 int acc_events_fd(struct acc_adapter *a);
 
 void acc_source_init(struct acc_source *source, struct acc_adapter *a, void *object,

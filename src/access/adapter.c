@@ -51,6 +51,7 @@ static void free_adapter(struct acc_adapter *a)
 
 static bool adapter_close(struct flue_adapter *adapter)
 {
+	CANCEL_HELD;
 	struct acc_adapter *a = to_adapter(adapter);
 
 	if (acc_in_callback(NULL))
@@ -64,14 +65,16 @@ static bool adapter_close(struct flue_adapter *adapter)
 
 static bool adapter_get_event(struct flue_adapter *adapter, struct flue_event *ev, int timeout_ms)
 {
+	CANCEL_HELD;
 	struct acc_adapter *a = to_adapter(adapter);
 	int rc = ev ? acc_usable(a) : -EINVAL;
 
-	return acc_ok(rc ? rc : acc_events_take(a, ev, timeout_ms));
+	return acc_ok(rc ? rc : acc_events_take(a, ev, timeout_ms, cancel_was));
 }
 
 static int adapter_event_fd(struct flue_adapter *adapter)
 {
+	CANCEL_HELD;
 	struct acc_adapter *a = to_adapter(adapter);
 	int rc = acc_usable(a);
 
@@ -203,6 +206,7 @@ static int open_adapter(struct acc_adapter *a, const struct flue_open_attr *attr
 
 struct flue_adapter *flue_open(const struct flue_open_attr *attr)
 {
+	CANCEL_HELD;
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	struct flue_open_attr none = FLUE_ATTR(struct flue_open_attr), copy;
 	const struct prov_ops *ops;

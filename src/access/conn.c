@@ -285,6 +285,7 @@ int acc_conn_finish(struct acc_qp *qp, const struct flue_conn_attr *attr, int rc
 
 bool acc_conn_connect(struct flue_qp *pub, const struct flue_conn_attr *from)
 {
+	CANCEL_HELD;
 	struct acc_qp *qp = to_qp(pub);
 	struct flue_conn_attr attr;
 	size_t private_max;
@@ -308,6 +309,7 @@ bool acc_conn_connect(struct flue_qp *pub, const struct flue_conn_attr *from)
 
 bool acc_conn_start(struct flue_qp *pub)
 {
+	CANCEL_HELD;
 	struct acc_qp *qp = to_qp(pub);
 	int rc = acc_usable(to_adapter(pub->pd->adapter));
 	bool async;
@@ -398,6 +400,7 @@ static void declare_lost(struct acc_qp *qp, uint32_t ends)
 
 bool acc_conn_disconnect(struct flue_qp *pub, int timeout_ms)
 {
+	CANCEL_HELD;
 	struct acc_qp *qp = to_qp(pub);
 	bool async = timeout_ms < 0, over;
 	uint32_t ends;
@@ -431,6 +434,7 @@ bool acc_conn_disconnect(struct flue_qp *pub, int timeout_ms)
 
 bool acc_conn_abort(struct flue_qp *pub)
 {
+	CANCEL_HELD;
 	struct acc_qp *qp = to_qp(pub);
 	int rc = acc_usable(qp->source.adapter);
 
@@ -441,6 +445,7 @@ bool acc_conn_abort(struct flue_qp *pub)
 
 bool acc_conn_terminate(struct flue_qp *pub)
 {
+	CANCEL_HELD;
 	struct acc_qp *qp = to_qp(pub);
 	int rc = acc_usable(to_adapter(pub->pd->adapter));
 
@@ -449,6 +454,7 @@ bool acc_conn_terminate(struct flue_qp *pub)
 
 bool acc_conn_reset(struct flue_qp *pub)
 {
+	CANCEL_HELD;
 	struct acc_qp *qp = to_qp(pub);
 	struct acc_adapter *a = to_adapter(pub->pd->adapter);
 	struct acc_op own, *op;

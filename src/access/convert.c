@@ -96,6 +96,7 @@ static int convert(struct acc_qp *qp, int fd, const struct flue_switch_attr *sw,
 
 bool flue_socket_convert(struct flue_qp *pub, int fd, const struct flue_switch_attr *from)
 {
+	CANCEL_HELD;
 	struct acc_qp *qp = to_qp(pub);
 	struct acc_adapter *a = to_adapter(pub->pd->adapter);
 	struct flue_switch_attr sw;

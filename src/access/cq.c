@@ -12,6 +12,7 @@
 
 static bool cq_destroy(struct flue_cq *pub)
 {
+	CANCEL_HELD;
 	struct acc_cq *cq = to_cq(pub);
 	struct acc_adapter *a = to_adapter(pub->adapter);
 	struct acc_op own, *op;
@@ -55,6 +56,7 @@ static int poll_failed(struct acc_cq *cq, int rc)
 
 static bool cq_poll(struct flue_cq *pub, struct flue_wc *wc, uint32_t n, uint32_t *got)
 {
+	CANCEL_HELD;
 	struct acc_cq *cq = to_cq(pub);
 	int rc = usable(cq);
 
@@ -73,11 +75,13 @@ static bool cq_wait(struct flue_cq *pub, int timeout_ms)
 	struct acc_cq *cq = to_cq(pub);
 	int rc = usable(cq);
 
+	/* The one slot that may be cancelled: it knows what to give back, we hold nothing. */
 	return acc_ok(rc ? rc : cq->ops->wait(cq->prov, timeout_ms));
 }
 
 static bool cq_notify(struct flue_cq *pub, uint32_t kind, flue_notify_fn fn, void *arg)
 {
+	CANCEL_HELD;
 	struct acc_cq *cq = to_cq(pub);
 	int rc = usable(cq);
 	bool had;
@@ -109,6 +113,7 @@ static bool cq_notify(struct flue_cq *pub, uint32_t kind, flue_notify_fn fn, voi
 
 static int cq_fd(struct flue_cq *pub)
 {
+	CANCEL_HELD;
 	struct acc_cq *cq = to_cq(pub);
 	int rc = usable(cq);
 
@@ -124,6 +129,7 @@ static int cq_fd(struct flue_cq *pub)
 
 static bool cq_clear_fd(struct flue_cq *pub)
 {
+	CANCEL_HELD;
 	struct acc_cq *cq = to_cq(pub);
 	uint64_t count;
 	bool noticed;
@@ -143,6 +149,7 @@ static bool cq_clear_fd(struct flue_cq *pub)
 
 static bool cq_resize(struct flue_cq *pub, uint32_t depth)
 {
+	CANCEL_HELD;
 	struct acc_cq *cq = to_cq(pub);
 	struct acc_adapter *a = to_adapter(pub->adapter);
 	struct acc_op own, *op;
@@ -290,6 +297,7 @@ static struct acc_cq *new_cq(struct acc_adapter *a, const struct flue_cq_attr *a
 
 struct flue_cq *acc_cq_create(struct flue_adapter *adapter, const struct flue_cq_attr *from)
 {
+	CANCEL_HELD;
 	struct acc_adapter *a = to_adapter(adapter);
 	/* Always affine: a notice may come with a function at any time (CH-4). */
 	struct prov_cq_attr attr = { .affine = true };

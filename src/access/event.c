@@ -61,7 +61,7 @@ static void dequeue(struct acc_events *events, struct acc_slot *slot)
 		fd_lower(events);
 }
 
-int acc_events_take(struct acc_adapter *a, struct flue_event *ev, int timeout_ms)
+int acc_events_take(struct acc_adapter *a, struct flue_event *ev, int timeout_ms, int cancel_was)
 {
 	struct acc_events *events = &a->events;
 	struct timespec store;
@@ -73,7 +73,7 @@ int acc_events_take(struct acc_adapter *a, struct flue_event *ev, int timeout_ms
 	while (!rc && TAILQ_EMPTY(&events->queue)) {
 		if (!timeout_ms)
 			rc = -EAGAIN;
-		else if (!acc_wait_until(&events->filled, &events->lock, at))
+		else if (!acc_sleep_until(&events->filled, &events->lock, at, cancel_was))
 			rc = TAILQ_EMPTY(&events->queue) ? -ETIMEDOUT : 0;
 	}
 	if (!rc) {

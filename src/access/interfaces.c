@@ -280,6 +280,7 @@ static void *watch_main(void *arg)
 	struct acc_frame frame;
 	uint32_t notice;
 
+	cancel_never();
 	while (!atomic_load(&w->stop)) {
 		int rc = step(w, &notice, &iface);
 
@@ -335,11 +336,19 @@ static void show_work(struct acc_watch *w, bool work)
 		w->raised = work;
 }
 
+static void leave_next(void *watch)
+{
+	struct acc_watch *w = watch;
+
+	show_work(w, false);
+	atomic_store(&w->busy, false);
+}
+
 /* 0, -ETIMEDOUT, -EINTR, ... `until`: 0 is never. */
-static int wait_for_socket(struct acc_watch *w, uint64_t until)
+static int wait_for_socket(struct acc_watch *w, uint64_t until, int cancel_was)
 {
 	struct pollfd fd = { .fd = w->sock, .events = POLLIN };
-	int ms = -1;
+	int ms = -1, rc;
 
 	if (until) {
 		uint64_t now = clock_now();
@@ -348,12 +357,17 @@ static int wait_for_socket(struct acc_watch *w, uint64_t until)
 			return -ETIMEDOUT;
 		ms = (int)((until - now + NSEC_PER_MSEC - 1) / NSEC_PER_MSEC);
 	}
-	return poll(&fd, 1, ms) < 0 ? -errno : 0;
+	pthread_cleanup_push(leave_next, w);
+	cancel_window_open(cancel_was);
+	rc = poll(&fd, 1, ms) < 0 ? -errno : 0;
+	cancel_window_shut();
+	pthread_cleanup_pop(0);
+	return rc;
 }
 
 /* `*work`: there may be more to do than the socket shows. */
 static int take_next(struct acc_watch *w, uint32_t *notice, const struct flue_interface **iface,
-		     int timeout_ms, bool *work)
+		     int timeout_ms, bool *work, int cancel_was)
 {
 	uint64_t until = timeout_ms < 0 ? 0 : clock_now() + (uint64_t)timeout_ms * NSEC_PER_MSEC;
 
@@ -368,7 +382,7 @@ static int take_next(struct acc_watch *w, uint32_t *notice, const struct flue_in
 		if (!*work && timeout_ms == 0)
 			return -EAGAIN;
 		if (!*work)
-			rc = wait_for_socket(w, until);
+			rc = wait_for_socket(w, until, cancel_was);
 		else if (i % STEPS == 0 && until && clock_now() >= until)
 			rc = timeout_ms ? -ETIMEDOUT : -EAGAIN;
 		if (rc < 0)
@@ -379,6 +393,7 @@ static int take_next(struct acc_watch *w, uint32_t *notice, const struct flue_in
 static bool watch_next(struct flue_interface_watch *watch, uint32_t *notice,
 		       const struct flue_interface **iface, int timeout_ms)
 {
+	CANCEL_HELD;
 	struct acc_watch *w = to_watch(watch);
 	bool work;
 	int rc;
@@ -389,7 +404,7 @@ static bool watch_next(struct flue_interface_watch *watch, uint32_t *notice,
 		return acc_ok(-EINVAL);
 	if (w->fn || atomic_exchange(&w->busy, true))
 		return acc_ok(-EBUSY);
-	rc = take_next(w, notice, iface, timeout_ms, &work);
+	rc = take_next(w, notice, iface, timeout_ms, &work, cancel_was);
 	show_work(w, work);
 	atomic_store(&w->busy, false);
 	return acc_ok(rc);
@@ -429,6 +444,7 @@ static void free_watch(struct acc_watch *w)
 
 static bool watch_destroy(struct flue_interface_watch *watch)
 {
+	CANCEL_HELD;
 	struct acc_watch *w = to_watch(watch);
 
 	if (!inherited(w)) {
@@ -502,6 +518,7 @@ static const struct flue_interface_watch_ops watch_ops = {
 
 struct flue_interface_watch *flue_watch_interfaces(const struct flue_interface_watch_attr *attr)
 {
+	CANCEL_HELD;
 	struct flue_interface_watch_attr none = FLUE_ATTR(struct flue_interface_watch_attr), copy;
 	struct acc_watch *w;
 	int rc = acc_attr_copy(&copy, sizeof(copy), attr ? attr : &none,

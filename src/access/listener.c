@@ -56,6 +56,7 @@ static int try_accept(struct acc_request *req, struct flue_qp *qp,
 static bool request_accept(struct flue_conn_request *pub, struct flue_qp *qp,
 			   const struct flue_conn_attr *attr)
 {
+	CANCEL_HELD;
 	struct acc_request *req = (struct acc_request *)pub;
 	int rc = acc_usable(to_adapter(pub->listener->adapter));
 
@@ -68,6 +69,7 @@ static bool request_accept(struct flue_conn_request *pub, struct flue_qp *qp,
 
 static bool request_reject(struct flue_conn_request *pub, const void *data, size_t length)
 {
+	CANCEL_HELD;
 	struct acc_request *req = (struct acc_request *)pub;
 	struct acc_listener *l = to_listener(pub->listener);
 	bool fits = length <= (pub->revision == 1 ? ACC_MAX_PRIVATE : ACC_MAX_PRIVATE_V2) &&
@@ -152,6 +154,7 @@ int acc_listener_request(void *listener_owner, struct prov_request *prov,
 
 static struct flue_conn_request *listener_get_request(struct flue_listener *pub, int timeout_ms)
 {
+	CANCEL_HELD;
 	struct acc_listener *l = to_listener(pub);
 	struct acc_request *req = NULL;
 	struct timespec store;
@@ -165,7 +168,7 @@ static struct flue_conn_request *listener_get_request(struct flue_listener *pub,
 	while (!rc && !l->queued) {
 		if (!timeout_ms)
 			rc = -EAGAIN;
-		else if (!acc_wait_until(&l->arrived, &l->lock, at))
+		else if (!acc_sleep_until(&l->arrived, &l->lock, at, cancel_was))
 			rc = l->queued ? 0 : -ETIMEDOUT;
 	}
 	if (!rc) {
@@ -192,6 +195,7 @@ static void reject_queued(struct acc_listener *l)
 
 static bool listener_destroy(struct flue_listener *pub)
 {
+	CANCEL_HELD;
 	struct acc_listener *l = to_listener(pub);
 	struct acc_adapter *a = adapter_of(l);
 	struct acc_op own, *op;
@@ -241,6 +245,7 @@ static int fill_attr(struct prov_listen_attr *to, const struct flue_listen_attr 
 struct flue_listener *acc_listener_create(struct flue_adapter *adapter,
 					  const struct flue_listen_attr *from)
 {
+	CANCEL_HELD;
 	struct acc_adapter *a = to_adapter(adapter);
 	struct prov_listen_attr attr;
 	struct flue_listen_attr copy;

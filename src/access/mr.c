@@ -56,6 +56,7 @@ static void show(struct flue_mr *mr, const struct prov_mr_attr *attr, uint32_t k
 
 static bool mr_deregister(struct flue_mr *pub)
 {
+	CANCEL_HELD;
 	struct acc_mr *mr = (struct acc_mr *)pub;
 	struct acc_adapter *a = adapter_of(pub->pd);
 	struct acc_op own, *op = acc_op_begin(&own);
@@ -105,6 +106,7 @@ static int compose(const struct flue_mr *mr, uint32_t what, const struct flue_mr
 static bool mr_modify(struct flue_mr *pub, uint32_t what, const struct flue_mr_attr *from,
 		      struct flue_pd *pd)
 {
+	CANCEL_HELD;
 	struct acc_mr *mr = (struct acc_mr *)pub;
 	struct acc_adapter *a = adapter_of(pub->pd);
 	struct acc_op own, *op = acc_op_begin(&own);
@@ -154,6 +156,7 @@ static int enter(struct acc_adapter *a, struct acc_mr *mr, const struct prov_mr_
 
 struct flue_mr *acc_mr_register(struct flue_pd *pd, const struct flue_mr_attr *from)
 {
+	CANCEL_HELD;
 	struct acc_adapter *a = adapter_of(pd);
 	struct prov_mr_attr attr = { .pd = to_pd(pd)->prov };
 	struct flue_mr_attr copy;
@@ -189,6 +192,7 @@ struct flue_mr *acc_mr_register(struct flue_pd *pd, const struct flue_mr_attr *f
 
 static bool mw_destroy(struct flue_mw *pub)
 {
+	CANCEL_HELD;
 	struct acc_mw *mw = (struct acc_mw *)pub;
 	struct acc_adapter *a = adapter_of(pub->pd);
 	struct acc_op own, *op = acc_op_begin(&own);
@@ -209,6 +213,7 @@ static const struct flue_mw_ops mw_ops = {
 
 struct flue_mw *acc_mw_create(struct flue_pd *pd)
 {
+	CANCEL_HELD;
 	struct acc_adapter *a = adapter_of(pd);
 	struct acc_mw *mw;
 	struct acc_op *op;

@@ -124,3 +124,21 @@ bool acc_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, const struct ti
 	pthread_cond_wait(cond, lock);
 	return true;
 }
+
+static void unlock(void *lock)
+{
+	pthread_mutex_unlock(lock);
+}
+
+bool acc_sleep_until(pthread_cond_t *cond, pthread_mutex_t *lock, const struct timespec *at,
+		     int cancel_was)
+{
+	bool in_time;
+
+	pthread_cleanup_push(unlock, lock);
+	cancel_window_open(cancel_was);
+	in_time = acc_wait_until(cond, lock, at);
+	cancel_window_shut();
+	pthread_cleanup_pop(0);
+	return in_time;
+}

@@ -6,6 +6,7 @@
 
 static bool pd_destroy(struct flue_pd *pub)
 {
+	CANCEL_HELD;
 	struct acc_pd *pd = to_pd(pub);
 	struct acc_adapter *a = to_adapter(pub->adapter);
 	struct acc_op own, *op;
@@ -34,6 +35,7 @@ static const struct flue_pd_ops pd_ops = {
 
 struct flue_pd *acc_pd_create(struct flue_adapter *adapter)
 {
+	CANCEL_HELD;
 	struct acc_adapter *a = to_adapter(adapter);
 	struct acc_pd *pd;
 	struct acc_op *op;

@@ -19,6 +19,7 @@ static void count_users(struct acc_qp *qp, int delta)
 
 static bool qp_destroy(struct flue_qp *pub)
 {
+	CANCEL_HELD;
 	struct acc_qp *qp = to_qp(pub);
 	struct acc_adapter *a = to_adapter(pub->pd->adapter);
 	struct acc_op own, *op;
@@ -49,6 +50,7 @@ static bool qp_destroy(struct flue_qp *pub)
 static bool qp_post_send(struct flue_qp *pub, const struct flue_send_wr *wr,
 			 const struct flue_send_wr **bad)
 {
+	CANCEL_HELD;
 	struct acc_qp *qp = to_qp(pub);
 	const struct flue_send_wr *unused;
 	int rc = acc_usable(qp->source.adapter);
@@ -62,6 +64,7 @@ static bool qp_post_send(struct flue_qp *pub, const struct flue_send_wr *wr,
 static bool qp_post_recv(struct flue_qp *pub, const struct flue_recv_wr *wr,
 			 const struct flue_recv_wr **bad)
 {
+	CANCEL_HELD;
 	struct acc_qp *qp = to_qp(pub);
 	const struct flue_recv_wr *unused;
 	int rc = acc_usable(qp->source.adapter);
@@ -135,6 +138,7 @@ static struct acc_qp *new_qp(struct flue_pd *pd, const struct flue_qp_attr *attr
 
 struct flue_qp *acc_qp_create(struct flue_pd *pd, const struct flue_qp_attr *from)
 {
+	CANCEL_HELD;
 	struct acc_adapter *a = to_adapter(pd->adapter);
 	struct prov_qp_attr attr = { .pd = to_pd(pd)->prov };
 	struct flue_qp_attr copy;

@@ -130,6 +130,7 @@ void sock_heard(const struct flue_event *ev, void *arg)
 
 static bool sock_disconnect(struct flue_socket *pub, int timeout_ms)
 {
+	CANCEL_HELD;
 	struct acc_socket *s = to_socket(pub);
 	bool streaming;
 	int rc = acc_usable(s->a);
@@ -211,6 +212,7 @@ static int begin_switch(struct acc_socket *s, const struct flue_switch_attr *att
 static bool sock_switch_mode(struct flue_socket *pub, const struct flue_switch_attr *from,
 			     uint64_t id)
 {
+	CANCEL_HELD;
 	struct acc_socket *s = to_socket(pub);
 	struct flue_switch_attr attr;
 	int rc = acc_usable(s->a);
@@ -229,6 +231,7 @@ static bool sock_switch_mode(struct flue_socket *pub, const struct flue_switch_a
 
 size_t flue_socket_switch_gang(struct flue_gang *gang, size_t n)
 {
+	CANCEL_HELD;
 	size_t begun = 0;
 
 	for (size_t i = 0; i < n; i++) {
@@ -272,6 +275,7 @@ static int change_wish(struct acc_socket *s, uint32_t ird, uint32_t ord, bool *l
 
 static bool sock_read_resources(struct flue_socket *pub, uint32_t ird, uint32_t ord)
 {
+	CANCEL_HELD;
 	struct acc_socket *s = to_socket(pub);
 	struct acc_qp *qp;
 	int rc = acc_usable(s->a);
@@ -299,6 +303,7 @@ static bool sock_read_resources(struct flue_socket *pub, uint32_t ird, uint32_t 
 
 static bool sock_destroy(struct flue_socket *pub)
 {
+	CANCEL_HELD;
 	struct acc_socket *s = to_socket(pub);
 	bool inherited = acc_inherited(s->a);
 
@@ -375,6 +380,7 @@ static void init(struct acc_socket *s, struct acc_adapter *a, int fd,
 struct flue_socket *flue_socket_open(struct flue_adapter *adapter, int fd,
 				     const struct flue_socket_attr *from)
 {
+	CANCEL_HELD;
 	struct acc_adapter *a = to_adapter(adapter);
 	struct flue_socket_attr attr = { .size = sizeof(attr) };
 	struct acc_socket *s;

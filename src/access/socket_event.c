@@ -124,6 +124,7 @@ void sock_deliver(struct acc_socket *s, bool here)
 
 bool sock_get_event(struct flue_socket *pub, struct flue_socket_event *ev, int timeout_ms)
 {
+	CANCEL_HELD;
 	struct acc_socket *s = to_socket(pub);
 	struct timespec store;
 	const struct timespec *at = acc_deadline(&store, timeout_ms);
@@ -137,7 +138,8 @@ bool sock_get_event(struct flue_socket *pub, struct flue_socket_event *ev, int t
 	while (!rc && !take(s, ev)) {
 		if (!timeout_ms)
 			rc = -EAGAIN;
-		else if (!acc_wait_until(&s->changed, &s->lock, at) && TAILQ_EMPTY(&s->events))
+		else if (!acc_sleep_until(&s->changed, &s->lock, at, cancel_was) &&
+			 TAILQ_EMPTY(&s->events))
 			rc = -ETIMEDOUT;
 	}
 	pthread_mutex_unlock(&s->lock);
@@ -146,6 +148,7 @@ bool sock_get_event(struct flue_socket *pub, struct flue_socket_event *ev, int t
 
 int sock_event_fd(struct flue_socket *pub)
 {
+	CANCEL_HELD;
 	struct acc_socket *s = to_socket(pub);
 	int rc = acc_usable(s->a);
 

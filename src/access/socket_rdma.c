@@ -186,6 +186,7 @@ static int post(struct acc_socket *s, struct sock_req *r, struct flue_send_wr *m
 static bool run(struct flue_socket *pub, enum socket_call call, uint32_t type, void *data,
 		size_t length, struct flue_send_wr *wr, uint64_t id)
 {
+	CANCEL_HELD;
 	struct acc_socket *s = to_socket(pub);
 	struct sock_req *r;
 	bool keyed;
@@ -288,6 +289,7 @@ static int post_receive(struct acc_socket *s, struct sock_req *r)
 
 bool sock_rdma_recv(struct flue_socket *pub, void *data, size_t length, uint64_t id)
 {
+	CANCEL_HELD;
 	struct acc_socket *s = to_socket(pub);
 	struct sock_req *r;
 	int rc = check_args(s, data, length);
@@ -323,6 +325,7 @@ bool sock_rdma_recv(struct flue_socket *pub, void *data, size_t length, uint64_t
 
 struct flue_mr *sock_alloc_stag(struct flue_socket *pub)
 {
+	CANCEL_HELD;
 	struct acc_socket *s = to_socket(pub);
 	struct flue_mr_attr attr = FLUE_ATTR(struct flue_mr_attr);
 	struct sock_stag *st = calloc(1, sizeof(*st));
@@ -388,6 +391,7 @@ static int check_stag(struct acc_socket *s, enum socket_call call, const struct 
 bool sock_map(struct flue_socket *pub, struct flue_mr *mr, void *data, size_t length,
 	      uint32_t access)
 {
+	CANCEL_HELD;
 	struct acc_socket *s = to_socket(pub);
 	struct flue_mr_attr attr = FLUE_ATTR(struct flue_mr_attr);
 	struct sock_stag *st;
@@ -406,6 +410,7 @@ bool sock_map(struct flue_socket *pub, struct flue_mr *mr, void *data, size_t le
 
 bool sock_free_stag(struct flue_socket *pub, struct flue_mr *mr)
 {
+	CANCEL_HELD;
 	struct acc_socket *s = to_socket(pub);
 	struct sock_stag *st;
 	int rc = check_stag(s, SOCKET_CALL_FREE_STAG, mr, &st);

@@ -439,6 +439,7 @@ static int check_attr(const struct acc_socket *s, const struct flue_reserve_attr
 
 bool sock_reserve(struct flue_socket *pub, struct flue_reserve_attr *attr)
 {
+	CANCEL_HELD;
 	struct acc_socket *s = to_socket(pub);
 	struct flue_reserve_attr r;
 	int rc = acc_usable(s->a);

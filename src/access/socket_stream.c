@@ -85,6 +85,7 @@ void sock_ask(struct acc_socket *s)
 static bool post(struct flue_socket *pub, enum socket_call call, struct sock_reqs *list, char *data,
 		 size_t length, uint64_t id)
 {
+	CANCEL_HELD;
 	struct acc_socket *s = to_socket(pub);
 	int rc = acc_usable(s->a);
 	struct sock_req *r;

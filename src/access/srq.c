@@ -6,6 +6,7 @@
 
 static bool srq_destroy(struct flue_srq *pub)
 {
+	CANCEL_HELD;
 	struct acc_srq *srq = to_srq(pub);
 	struct acc_op own, *op;
 	int rc;
@@ -29,6 +30,7 @@ static bool srq_destroy(struct flue_srq *pub)
 static bool srq_post_recv(struct flue_srq *pub, const struct flue_recv_wr *wr,
 			  const struct flue_recv_wr **bad)
 {
+	CANCEL_HELD;
 	struct acc_srq *srq = to_srq(pub);
 	const struct flue_recv_wr *unused;
 	int rc = acc_usable(srq->source.adapter);
@@ -41,6 +43,7 @@ static bool srq_post_recv(struct flue_srq *pub, const struct flue_recv_wr *wr,
 
 static bool srq_arm_limit(struct flue_srq *pub, uint32_t limit)
 {
+	CANCEL_HELD;
 	struct acc_srq *srq = to_srq(pub);
 	bool before;
 	int rc = acc_usable(srq->source.adapter);
@@ -75,6 +78,7 @@ void acc_srq_limit(void *srq_owner)
 
 struct flue_srq *acc_srq_create(struct flue_pd *pd, const struct flue_srq_attr *from)
 {
+	CANCEL_HELD;
 	struct acc_adapter *a = to_adapter(pd->adapter);
 	struct flue_srq_attr attr;
 	struct acc_srq *srq;

@@ -9,6 +9,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/cancel.h"
 #include "base/clock.h"
 
 #define BATCH 32
@@ -92,6 +93,7 @@ static void *tasks_main(void *arg)
 	struct acc_task *t;
 	int timeout_ms, n;
 
+	cancel_never();
 	pthread_setname_np(pthread_self(), "flue-access");
 	pthread_mutex_lock(&ts->lock);
 	while (!ts->stop) {

@@ -178,7 +178,8 @@ struct prov_ops {
 	/* One-shot arming. Returns 1 when completions are already waiting (no event promised for
 	 * those), else 0. */
 	int (*arm)(struct prov_cq *cq, uint32_t kind);
-	/* 0: a completion waits. -ETIMEDOUT, -EINTR, -EOVERFLOW. timeout_ms < 0: no limit. */
+	/* 0: a completion waits. -ETIMEDOUT, -EINTR, -EOVERFLOW. timeout_ms < 0: no limit. The one slot
+	 * in which a thread of the program may be cancelled, while it sleeps; it then keeps nothing. */
 	int (*wait)(struct prov_cq *cq, int timeout_ms);
 
 	int (*create_srq)(struct prov_pd *pd, uint32_t depth, uint32_t max_sge, void *owner,

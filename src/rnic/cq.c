@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include "base/cancel.h"
 #include "base/util.h"
 #include "rnic/rnic.h"
 
@@ -158,8 +159,14 @@ int cq_arm(struct cq *cq, uint32_t kind)
 	return waiting;
 }
 
+static void stop_waiting(void *cq)
+{
+	atomic_fetch_sub(&((struct cq *)cq)->waiters, 1);
+}
+
 int cq_wait(struct cq *cq, int timeout_ms)
 {
+	CANCEL_HELD;
 	uint64_t mask = atomic_load(&cq->engines);
 	struct engine *e = cq->engine;
 	int rc;
@@ -171,8 +178,9 @@ int cq_wait(struct cq *cq, int timeout_ms)
 	for (mask &= ~(1ull << e->index); mask; mask &= mask - 1)
 		engine_end_lease(&cq->rnic->engines[__builtin_ctzll(mask)]);
 	atomic_fetch_add(&cq->waiters, 1);
-	rc = engine_wait(e, cq, timeout_ms);
-	atomic_fetch_sub(&cq->waiters, 1);
+	pthread_cleanup_push(stop_waiting, cq);
+	rc = engine_wait(e, cq, timeout_ms, cancel_was);
+	pthread_cleanup_pop(1);
 	if (!rc && !atomic_load(&cq->count) && atomic_load(&cq->overflowed))
 		rc = -EOVERFLOW;
 	return rc;

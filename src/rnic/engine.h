@@ -178,8 +178,9 @@ void engine_buf_put(struct engine *e, struct engine_buf *b);
 
 /* A poll found nothing: drive the sockets for a moment and take a lease. No lock held. */
 void engine_poll(struct engine *e);
-/* Drive until `cq` has news or the time is over. 0, -ETIMEDOUT, -EINTR. No lock held. */
-int engine_wait(struct engine *e, struct cq *cq, int timeout_ms);
+/* Drive until `cq` has news or the time is over. 0, -ETIMEDOUT, -EINTR. No lock held. `cancel_was`: of the
+ * caller, for the sleep; see base/cancel.h. */
+int engine_wait(struct engine *e, struct cq *cq, int timeout_ms, int cancel_was);
 void engine_end_lease(struct engine *e);
 /* A CQ with waiting threads got a completion. Any lock may be held. */
 void engine_news(struct engine *e);

@@ -15,6 +15,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/cancel.h"
 #include "base/clock.h"
 #include "base/util.h"
 #include "rnic/cq.h"
@@ -250,6 +251,7 @@ void *engine_main(void *arg)
 
 	self = e;
 	umem_guarded = true;
+	cancel_never();
 	snprintf(name, sizeof(name), "flue-%d", e->cpu);
 	pthread_setname_np(pthread_self(), name);
 	for (;;) {
@@ -377,8 +379,17 @@ static bool spin(struct engine *e, struct cq *cq, int timeout_ms)
 	return false;
 }
 
+/* Cancelled while it slept: somebody else has to drive. */
+static void give_up_driving(void *engine)
+{
+	struct engine *e = engine;
+
+	atomic_store(&e->sleeping, 0);
+	drop_token(e);
+}
+
 /* Holds the token: sleep until a socket is ready, the CQ has news or time is over. */
-static int caller_drive(struct engine *e, struct cq *cq, int timeout_ms)
+static int caller_drive(struct engine *e, struct cq *cq, int timeout_ms, int cancel_was)
 {
 	struct epoll_event evs[BATCH];
 	int n = 0, err = 0;
@@ -388,8 +399,12 @@ static int caller_drive(struct engine *e, struct cq *cq, int timeout_ms)
 	timeout_ms = leave_none_parked(e, timeout_ms);
 	atomic_store(&e->sleeping, 1);
 	if (!cq_has_news(cq) && !atomic_load(&e->n_kicks)) {
+		pthread_cleanup_push(give_up_driving, e);
+		cancel_window_open(cancel_was);
 		n = epoll_wait(e->epfd, evs, BATCH, timeout_ms);
 		err = n < 0 ? -errno : 0;
+		cancel_window_shut();
+		pthread_cleanup_pop(0);
 	}
 	atomic_store(&e->sleeping, 0);
 	engine_lock(e);
@@ -398,8 +413,17 @@ static int caller_drive(struct engine *e, struct cq *cq, int timeout_ms)
 	return err;
 }
 
+/* Cancelled while it slept, with work_lock taken again. */
+static void give_up_following(void *engine)
+{
+	struct engine *e = engine;
+
+	atomic_fetch_sub(&e->waiters, 1);
+	pthread_mutex_unlock(&e->work_lock);
+}
+
 /* Somebody else has the token: sleep until it is free or the CQ has news. */
-static void caller_follow(struct engine *e, struct cq *cq, uint64_t deadline)
+static void caller_follow(struct engine *e, struct cq *cq, uint64_t deadline, int cancel_was)
 {
 	struct timespec ts = { (time_t)(deadline / NSEC_PER_SEC), (long)(deadline % NSEC_PER_SEC) };
 
@@ -407,14 +431,16 @@ static void caller_follow(struct engine *e, struct cq *cq, uint64_t deadline)
 		engine_wake(e);
 	pthread_mutex_lock(&e->work_lock);
 	atomic_fetch_add(&e->waiters, 1);
+	pthread_cleanup_push(give_up_following, e);
 	if (!cq_has_news(cq) && atomic_load(&e->driver) != DRIVER_NONE) {
+		cancel_window_open(cancel_was);
 		if (deadline == UINT64_MAX)
 			pthread_cond_wait(&e->work_cond, &e->work_lock);
 		else
 			pthread_cond_timedwait(&e->work_cond, &e->work_lock, &ts);
+		cancel_window_shut();
 	}
-	atomic_fetch_sub(&e->waiters, 1);
-	pthread_mutex_unlock(&e->work_lock);
+	pthread_cleanup_pop(1);
 }
 
 static int start(struct engine *e)
@@ -439,7 +465,7 @@ static uint64_t deadline_of(int timeout_ms)
 	return timeout_ms < 100 ? clock_now() + ns : clock_coarse() + CLOCK_COARSE_LAG + ns;
 }
 
-int engine_wait(struct engine *e, struct cq *cq, int timeout_ms)
+int engine_wait(struct engine *e, struct cq *cq, int timeout_ms, int cancel_was)
 {
 	uint64_t deadline = deadline_of(timeout_ms), now;
 	int rc = start(e);
@@ -447,11 +473,11 @@ int engine_wait(struct engine *e, struct cq *cq, int timeout_ms)
 	while (rc == 0 && !cq_has_news(cq)) {
 		take_lease(e);
 		if (take_token(e, DRIVER_CALLER)) {
-			rc = caller_drive(e, cq, timeout_ms);
+			rc = caller_drive(e, cq, timeout_ms, cancel_was);
 			take_lease(e);
 			drop_token(e);
 		} else {
-			caller_follow(e, cq, deadline);
+			caller_follow(e, cq, deadline, cancel_was);
 		}
 		if (rc || deadline == UINT64_MAX || cq_has_news(cq))
 			continue;
