@@ -29,6 +29,7 @@
 
 #include "access/task.h"
 #include "base/cancel.h"
+#include "base/pollset.h"
 #include "provider/provider.h"
 
 #define ACC_MAX_PRIVATE     512  /* MPA revision 1 */
@@ -153,7 +154,7 @@ struct acc_events {
 	pthread_mutex_t lock;
 	pthread_cond_t filled;
 	struct acc_slots queue;
-	int fd; /* -1 until somebody asks */
+	struct flag flag; /* none until somebody asks */
 };
 
 /* What an object that has events embeds. */
@@ -168,7 +169,7 @@ struct acc_source {
 };
 
 void acc_events_init(struct acc_events *events);
-void acc_events_fini(struct acc_events *events);
+void acc_events_fini(struct acc_events *events, bool inherited);
 int acc_events_take(struct acc_adapter *a, struct flue_event *ev, int timeout_ms, int cancel_was);
 int acc_events_fd(struct acc_adapter *a);
 
@@ -288,8 +289,8 @@ struct acc_cq {
 	uint32_t kind;     /* of the pending request */
 	flue_notify_fn fn; /* of the pending request */
 	void *fn_arg;
-	bool noticed; /* since the last clear_fd() */
-	int fd;
+	bool noticed;     /* since the last clear_fd() */
+	struct flag flag; /* shows `noticed`, once somebody asked */
 
 	atomic_bool failed;
 	struct acc_source source;

@@ -40,8 +40,8 @@ static const struct prov_upcalls upcalls = {
 
 static void free_adapter(struct acc_adapter *a)
 {
+	acc_events_fini(&a->events, acc_inherited(a));
 	acc_tasks_fini(&a->tasks, acc_inherited(a));
-	acc_events_fini(&a->events);
 	acc_lost_free(a);
 	free(a->load);
 	free(a->cpus);

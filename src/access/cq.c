@@ -5,8 +5,6 @@
  * polls by itself and hands each completion to the program (CH-4).
  */
 #include <stdlib.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include "access/access_priv.h"
 
@@ -30,8 +28,7 @@ static bool cq_destroy(struct flue_cq *pub)
 		acc_source_mute(&cq->source);
 	acc_source_fini(&cq->source);
 	acc_completion_unbind(a, cq->cpu);
-	if (cq->fd >= 0)
-		close(cq->fd);
+	flag_close(&cq->flag, acc_inherited(a));
 	atomic_fetch_sub(&a->children, 1);
 	if (!rc)
 		free(cq);
@@ -115,23 +112,24 @@ static int cq_fd(struct flue_cq *pub)
 {
 	CANCEL_HELD;
 	struct acc_cq *cq = to_cq(pub);
-	int rc = usable(cq);
+	int rc = usable(cq), lamp;
 
-	if (rc)
-		return acc_ok(rc) ? 0 : -1;
-	pthread_mutex_lock(&cq->lock);
-	if (cq->fd < 0)
-		cq->fd = eventfd(cq->noticed ? 1 : 0, EFD_CLOEXEC | EFD_NONBLOCK);
-	rc = cq->fd;
-	pthread_mutex_unlock(&cq->lock);
-	return rc;
+	if (!rc) {
+		lamp = acc_tasks_lamp(&cq->source.adapter->tasks);
+		pthread_mutex_lock(&cq->lock);
+		if (cq->flag.fd < 0)
+			rc = lamp < 0 ? lamp : flag_open(&cq->flag, lamp, cq->noticed);
+		if (!rc)
+			rc = cq->flag.fd;
+		pthread_mutex_unlock(&cq->lock);
+	}
+	return acc_ok(rc) ? rc : -1;
 }
 
 static bool cq_clear_fd(struct flue_cq *pub)
 {
 	CANCEL_HELD;
 	struct acc_cq *cq = to_cq(pub);
-	uint64_t count;
 	bool noticed;
 	int rc = acc_usable(cq->source.adapter);
 
@@ -140,9 +138,8 @@ static bool cq_clear_fd(struct flue_cq *pub)
 	pthread_mutex_lock(&cq->lock);
 	noticed = cq->noticed;
 	cq->noticed = false;
-	/* The counter is 1 exactly while `noticed` is true, so this neither blocks nor fails. */
-	if (noticed && cq->fd >= 0 && read(cq->fd, &count, sizeof(count)) < 0)
-		noticed = true;
+	if (noticed)
+		flag_show(&cq->flag, false);
 	pthread_mutex_unlock(&cq->lock);
 	return noticed;
 }
@@ -215,7 +212,6 @@ static void give_notice(struct acc_cq *cq)
 {
 	struct acc_frame frame;
 	flue_notify_fn fn = NULL;
-	uint64_t one = 1;
 	void *arg = NULL;
 
 	pthread_mutex_lock(&cq->lock);
@@ -223,8 +219,8 @@ static void give_notice(struct acc_cq *cq)
 		cq->pending = false;
 		fn = cq->fn;
 		arg = cq->fn_arg;
-		if (!cq->noticed && cq->fd >= 0 && write(cq->fd, &one, sizeof(one)) < 0)
-			one = 0; /* cannot happen: see cq_clear_fd() */
+		if (!cq->noticed)
+			flag_show(&cq->flag, true);
 		cq->noticed = true;
 	}
 	pthread_mutex_unlock(&cq->lock);
@@ -289,7 +285,7 @@ static struct acc_cq *new_cq(struct acc_adapter *a, const struct flue_cq_attr *a
 	cq->on_completion = attr->on_completion;
 	cq->arg = attr->arg;
 	cq->lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-	cq->fd = -1;
+	cq->flag = (struct flag)FLAG_NONE;
 	acc_source_init(&cq->source, a, &cq->pub, NULL, NULL);
 	acc_source_add(&cq->source, &cq->slot);
 	return cq;

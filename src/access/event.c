@@ -7,8 +7,6 @@
  * one slot with a count, because equal notices need no order among themselves.
  */
 #include <stdlib.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include "access/access_priv.h"
 
@@ -17,37 +15,18 @@ void acc_events_init(struct acc_events *events)
 	events->lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	events->filled = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
 	TAILQ_INIT(&events->queue);
-	events->fd = -1;
+	events->flag = (struct flag)FLAG_NONE;
 }
 
-void acc_events_fini(struct acc_events *events)
+void acc_events_fini(struct acc_events *events, bool inherited)
 {
-	if (events->fd >= 0)
-		close(events->fd);
-}
-
-/* The two transitions that the descriptor shows. Lock held; neither call can block or fail: the
- * counter only ever goes from 0 to 1 and back. */
-static void fd_raise(struct acc_events *events)
-{
-	uint64_t one = 1;
-
-	if (events->fd >= 0 && write(events->fd, &one, sizeof(one)) < 0)
-		return;
-}
-
-static void fd_lower(struct acc_events *events)
-{
-	uint64_t count;
-
-	if (events->fd >= 0 && read(events->fd, &count, sizeof(count)) < 0)
-		return;
+	flag_close(&events->flag, inherited);
 }
 
 static void enqueue(struct acc_events *events, struct acc_slot *slot)
 {
 	if (TAILQ_EMPTY(&events->queue))
-		fd_raise(events);
+		flag_show(&events->flag, true);
 	TAILQ_INSERT_TAIL(&events->queue, slot, link);
 	pthread_cond_signal(&events->filled);
 }
@@ -58,7 +37,7 @@ static void dequeue(struct acc_events *events, struct acc_slot *slot)
 	slot->count = 0;
 	TAILQ_INSERT_TAIL(&slot->source->idle, slot, link);
 	if (TAILQ_EMPTY(&events->queue))
-		fd_lower(events);
+		flag_show(&events->flag, false);
 }
 
 int acc_events_take(struct acc_adapter *a, struct flue_event *ev, int timeout_ms, int cancel_was)
@@ -94,13 +73,15 @@ int acc_events_take(struct acc_adapter *a, struct flue_event *ev, int timeout_ms
 int acc_events_fd(struct acc_adapter *a)
 {
 	struct acc_events *events = &a->events;
-	int rc;
+	int lamp = acc_tasks_lamp(&a->tasks), rc = 0;
 
+	if (lamp < 0)
+		return lamp;
 	pthread_mutex_lock(&events->lock);
-	if (events->fd < 0)
-		events->fd = eventfd(TAILQ_EMPTY(&events->queue) ? 0 : 1,
-				     EFD_CLOEXEC | EFD_NONBLOCK);
-	rc = events->fd < 0 ? -errno : events->fd;
+	if (events->flag.fd < 0)
+		rc = flag_open(&events->flag, lamp, !TAILQ_EMPTY(&events->queue));
+	if (!rc)
+		rc = events->flag.fd;
 	pthread_mutex_unlock(&events->lock);
 	return rc;
 }

@@ -21,13 +21,14 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
+#include <time.h>
 
 #include "access/access_priv.h"
 #include "access/interfaces_priv.h"
 #include "base/clock.h"
+#include "base/fd.h"
+#include "base/util.h"
 
 #define BUF_FIRST   32768 /* the largest piece of a dump; a notice is hardly ever larger */
 #define BUF_MOST    (1u << 20)
@@ -52,8 +53,9 @@ struct acc_watch {
 	size_t buf_size, at, len; /* octets at..len are still to be read */
 	int result;               /* of the last message */
 
-	int epfd;  /* without a function: the socket and `event` */
-	int event; /* without a function: work that the socket does not show; else: stop */
+	uint64_t which;     /* socket that `sock` stands for */
+	struct pollset set; /* with a function: the socket; rung to stop */
+	struct flag flag;   /* without: the socket, and up for work that it does not show */
 	bool raised;
 	atomic_bool busy; /* somebody is in next() */
 	atomic_bool stop;
@@ -263,14 +265,35 @@ static int step(struct acc_watch *w, uint32_t *notice, const struct flue_interfa
 
 /* ---- the thread ---- */
 
-/* Sleeps for the socket (`sock`) or RETRY_MS; stop ends either. */
+static int open_socket(struct acc_watch *w);
+static int open_files(struct acc_watch *w);
+
+/* Has the program closed what we read from? Then everything is asked for again. */
+static void look_after_files(struct acc_watch *w)
+{
+	if (fd_socket(w->sock) == w->which && pollset_ring(&w->set) == 0)
+		return;
+	fd_close_socket(w->sock, w->which);
+	pollset_close(&w->set);
+	mark_stale(w);
+	if (open_socket(w) == 0)
+		open_files(w); /* if it fails, the next look finds out */
+}
+
+/* Sleeps for the socket (`sock`) or RETRY_MS. */
 static void thread_sleep(struct acc_watch *w, bool sock)
 {
-	struct pollfd fds[] = { { .fd = w->event, .events = POLLIN },
-				{ .fd = sock ? w->sock : -1, .events = POLLIN } };
+	const struct timespec patience = { .tv_nsec = RETRY_MS * 1000000l };
+	struct epoll_event evs[2];
+	int n = 0;
 
-	/* A failure makes this turn into another attempt, as it should. */
-	poll(fds, 2, sock ? -1 : RETRY_MS);
+	if (sock)
+		n = pollset_wait(&w->set, evs, 2, -1);
+	if (n > 0 || (n < 0 && !pollset_failed(n)))
+		return;
+	if (n < 0 || !sock)
+		nanosleep(&patience, NULL);
+	look_after_files(w);
 }
 
 static void *watch_main(void *arg)
@@ -312,12 +335,9 @@ static int start_thread(struct acc_watch *w)
 
 static void stop_thread(struct acc_watch *w)
 {
-	uint64_t one = 1;
-
 	atomic_store(&w->stop, true);
-	/* Fails in no other way: the counter is 0 and nobody else writes. */
-	while (write(w->event, &one, sizeof(one)) < 0 && errno == EINTR)
-		;
+	/* Fails where the program has closed the set: then the thread looks after it soon. */
+	pollset_ring(&w->set);
 	pthread_join(w->thread, NULL);
 }
 
@@ -326,14 +346,10 @@ static void stop_thread(struct acc_watch *w)
 /* Shows on the descriptor that there is, or may be, work; the socket shows itself. */
 static void show_work(struct acc_watch *w, bool work)
 {
-	uint64_t count = 1;
-	ssize_t n;
-
 	if (work == w->raised)
 		return;
-	n = work ? write(w->event, &count, sizeof(count)) : read(w->event, &count, sizeof(count));
-	if (n == (ssize_t)sizeof(count))
-		w->raised = work;
+	flag_show(&w->flag, work);
+	w->raised = work;
 }
 
 static void leave_next(void *watch)
@@ -348,14 +364,15 @@ static void leave_next(void *watch)
 static int wait_for_socket(struct acc_watch *w, uint64_t until, int cancel_was)
 {
 	struct pollfd fd = { .fd = w->sock, .events = POLLIN };
-	int ms = -1, rc;
+	int ms = POLLSET_LOOK_MS, rc; /* nobody would tell us that the program has closed it */
 
 	if (until) {
 		uint64_t now = clock_now();
 
 		if (now >= until)
 			return -ETIMEDOUT;
-		ms = (int)((until - now + NSEC_PER_MSEC - 1) / NSEC_PER_MSEC);
+		ms = (int)min_u64((until - now + NSEC_PER_MSEC - 1) / NSEC_PER_MSEC,
+				  POLLSET_LOOK_MS);
 	}
 	pthread_cleanup_push(leave_next, w);
 	cancel_window_open(cancel_was);
@@ -418,22 +435,19 @@ static int watch_fd(struct flue_interface_watch *watch)
 		return acc_ok(-ENODEV) ? 0 : -1;
 	if (w->fn)
 		return acc_ok(-EBUSY) ? 0 : -1;
-	return w->epfd;
+	return w->flag.fd;
 }
 
 /* ---- making and destroying ---- */
 
-static void close_if_open(int fd)
-{
-	if (fd >= 0)
-		close(fd);
-}
-
 static void free_watch(struct acc_watch *w)
 {
-	close_if_open(w->epfd);
-	close_if_open(w->event);
-	close_if_open(w->sock);
+	flag_close(&w->flag, inherited(w));
+	if (inherited(w))
+		pollset_abandon(&w->set);
+	else
+		pollset_close(&w->set);
+	fd_close_socket(w->sock, w->which);
 	/* In a child of fork() these may be as the parent's thread was just changing them. */
 	if (!inherited(w)) {
 		if_table_fini(&w->table);
@@ -465,8 +479,12 @@ static int open_socket(struct acc_watch *w)
 	};
 	socklen_t len = sizeof(local);
 
-	w->sock = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
-	if (w->sock < 0 || bind(w->sock, (struct sockaddr *)&local, sizeof(local)) < 0 ||
+	w->sock = fd_keep(
+		socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE));
+	if (w->sock < 0)
+		return -errno;
+	w->which = fd_socket(w->sock);
+	if (bind(w->sock, (struct sockaddr *)&local, sizeof(local)) < 0 ||
 	    getsockname(w->sock, (struct sockaddr *)&local, &len) < 0)
 		return -errno;
 	w->port = local.nl_pid;
@@ -476,17 +494,16 @@ static int open_socket(struct acc_watch *w)
 static int open_files(struct acc_watch *w)
 {
 	struct epoll_event in = { .events = EPOLLIN };
+	int rc = pollset_open(&w->set);
 
-	w->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (w->event < 0)
-		return -errno;
+	if (rc)
+		return rc;
 	if (w->fn)
-		return 0;
-	w->epfd = epoll_create1(EPOLL_CLOEXEC);
-	if (w->epfd < 0 || epoll_ctl(w->epfd, EPOLL_CTL_ADD, w->sock, &in) < 0 ||
-	    epoll_ctl(w->epfd, EPOLL_CTL_ADD, w->event, &in) < 0)
-		return -errno;
-	return 0;
+		return pollset_ctl(&w->set, EPOLL_CTL_ADD, w->sock, EPOLLIN, 0);
+	rc = flag_open(&w->flag, atomic_load(&w->set.lamp), false);
+	if (rc)
+		return rc;
+	return epoll_ctl(w->flag.fd, EPOLL_CTL_ADD, w->sock, &in) < 0 ? -errno : 0;
 }
 
 static int open_watch(struct acc_watch *w)
@@ -533,7 +550,9 @@ struct flue_interface_watch *flue_watch_interfaces(const struct flue_interface_w
 	w->fork_gen = atomic_load(&fork_gen);
 	w->fn = copy.on_notice;
 	w->arg = copy.arg;
-	w->sock = w->event = w->epfd = -1;
+	w->sock = -1;
+	w->flag = (struct flag)FLAG_NONE;
+	pollset_init(&w->set, 1);
 	if_table_init(&w->table);
 	rc = open_watch(w);
 	if (rc) {

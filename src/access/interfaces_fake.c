@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/rtnetlink.h>
 #include <pthread.h>
 #include <string.h>
@@ -124,6 +125,7 @@ static unsigned fail_at, n_calls;
 
 int __real_close(int fd);
 int __real_eventfd(unsigned count, int flags);
+int __real_fcntl64(int fd, int cmd, ...);
 ssize_t __real_recvmsg(int fd, struct msghdr *msg, int flags);
 ssize_t __real_send(int fd, const void *buf, size_t len, int flags);
 int __real_epoll_create1(int flags);
@@ -139,6 +141,7 @@ int __wrap_socket(int family, int type, int protocol);
 int __wrap_bind(int fd, const struct sockaddr *addr, socklen_t len);
 int __wrap_getsockname(int fd, struct sockaddr *addr, socklen_t *len);
 int __wrap_eventfd(unsigned count, int flags);
+int __wrap_fcntl64(int fd, int cmd, int arg);
 ssize_t __wrap_recvmsg(int fd, struct msghdr *msg, int flags);
 ssize_t __wrap_send(int fd, const void *buf, size_t len, int flags);
 int __wrap_epoll_create1(int flags);
@@ -393,6 +396,22 @@ int __wrap_close(int fd)
 	return __real_close(fd);
 }
 
+/* The library moves its sockets out of the program's way. With 64 bits for offsets fcntl() has this name. */
+int __wrap_fcntl64(int fd, int cmd, int arg)
+{
+	int moved = __real_fcntl64(fd, cmd, arg);
+	struct fake_socket *s;
+
+	if (cmd != F_DUPFD_CLOEXEC || moved < 0)
+		return moved;
+	pthread_mutex_lock(&lock);
+	s = find(fd);
+	if (s)
+		s->fd = moved;
+	pthread_mutex_unlock(&lock);
+	return moved;
+}
+
 int __wrap_eventfd(unsigned count, int flags)
 {
 	assert(flags & EFD_CLOEXEC);
@@ -407,7 +426,8 @@ int __wrap_epoll_create1(int flags)
 
 int __wrap_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 {
-	return fails(ENOMEM) ? -1 : __real_epoll_ctl(epfd, op, fd, event);
+	/* A change inside the set needs no memory. */
+	return op == EPOLL_CTL_ADD && fails(ENOMEM) ? -1 : __real_epoll_ctl(epfd, op, fd, event);
 }
 
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*fn)(void *),

@@ -6,6 +6,7 @@
 #include "access/socket_priv.h"
 #include "access/stream.h"
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/util.h"
 
 #define DEFAULT_DISCONNECT_MS 5000
@@ -50,6 +51,13 @@ uint8_t sock_step(struct acc_socket *s, enum offload_event e)
 
 /* ---- the end ---- */
 
+/* Unless the program has closed it, and has something else there by now. */
+static void end_stream(struct acc_socket *s)
+{
+	if (fd_socket(s->pub.fd) == s->which)
+		acc_stream_reset(s->pub.fd);
+}
+
 void sock_over(struct acc_socket *s, uint32_t reason, uint32_t detail)
 {
 	if (s->over)
@@ -59,7 +67,7 @@ void sock_over(struct acc_socket *s, uint32_t reason, uint32_t detail)
 	s->end.ev.detail = detail;
 	if (s->owns_fd) {
 		acc_task_unwatch(&s->task);
-		acc_stream_reset(s->pub.fd);
+		end_stream(s);
 		s->pub.fd = -1;
 		s->owns_fd = false;
 	}
@@ -323,9 +331,9 @@ static bool sock_destroy(struct flue_socket *pub)
 	}
 	acc_task_stop(&s->task, inherited);
 	if (s->owns_fd && inherited)
-		close(pub->fd);
+		fd_close_socket(pub->fd, s->which);
 	else if (s->owns_fd)
-		acc_stream_reset(pub->fd);
+		end_stream(s);
 	sock_release(s);
 	sock_stags_fini(s);
 	sock_drop_pd(s);
@@ -361,10 +369,11 @@ static void init(struct acc_socket *s, struct acc_adapter *a, int fd,
 	s->pub.ops = &socket_ops;
 	s->pub.adapter = &a->pub;
 	s->pub.fd = fd;
+	s->which = fd_socket(fd);
 	s->a = a;
 	s->fn = attr->on_event;
 	s->arg = attr->event_arg;
-	s->event_fd = -1;
+	s->flag = (struct flag)FLAG_NONE;
 	s->lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	s->changed = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
 	TAILQ_INIT(&s->sends);

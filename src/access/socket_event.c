@@ -5,29 +5,15 @@
  * SWITCHED, and ENDED is the last.
  */
 #include <stdlib.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include "access/socket_priv.h"
-
-static void show_fd(struct acc_socket *s, bool readable)
-{
-	uint64_t count = 1;
-
-	/* The counter only ever goes from 0 to 1 and back, so neither call can block or fail. */
-	if (s->event_fd < 0)
-		return;
-	if (readable ? write(s->event_fd, &count, sizeof(count)) < 0
-		     : read(s->event_fd, &count, sizeof(count)) < 0)
-		return;
-}
 
 static void queue(struct acc_socket *s, struct sock_req *r)
 {
 	if (s->doomed) /* there are no streaming requests any more */
 		return;
 	if (TAILQ_EMPTY(&s->events))
-		show_fd(s, true);
+		flag_show(&s->flag, true);
 	r->ev.socket = &s->pub;
 	TAILQ_INSERT_TAIL(&s->events, r, link);
 	pthread_cond_broadcast(&s->changed);
@@ -76,7 +62,7 @@ static bool take(struct acc_socket *s, struct flue_socket_event *ev)
 	*ev = r->ev;
 	TAILQ_REMOVE(&s->events, r, link);
 	if (TAILQ_EMPTY(&s->events))
-		show_fd(s, false);
+		flag_show(&s->flag, false);
 	if (r == &s->switched || r == &s->end)
 		return true;
 	if (r->streaming) {
@@ -150,20 +136,20 @@ int sock_event_fd(struct flue_socket *pub)
 {
 	CANCEL_HELD;
 	struct acc_socket *s = to_socket(pub);
-	int rc = acc_usable(s->a);
+	int rc = acc_usable(s->a), lamp;
 
 	if (!rc && s->fn)
 		rc = -EINVAL;
-	if (rc) {
-		errno = -rc;
-		return -1;
+	if (!rc) {
+		lamp = acc_tasks_lamp(&s->a->tasks);
+		pthread_mutex_lock(&s->lock);
+		if (s->flag.fd < 0)
+			rc = lamp < 0 ? lamp : flag_open(&s->flag, lamp, !TAILQ_EMPTY(&s->events));
+		if (!rc)
+			rc = s->flag.fd;
+		pthread_mutex_unlock(&s->lock);
 	}
-	pthread_mutex_lock(&s->lock);
-	if (s->event_fd < 0)
-		s->event_fd = eventfd(!TAILQ_EMPTY(&s->events), EFD_CLOEXEC | EFD_NONBLOCK);
-	rc = s->event_fd;
-	pthread_mutex_unlock(&s->lock);
-	return rc;
+	return acc_ok(rc) ? rc : -1;
 }
 
 static void free_streaming(struct sock_reqs *list)
@@ -182,7 +168,5 @@ void sock_events_fini(struct acc_socket *s)
 	free_streaming(&s->events);
 	free_streaming(&s->sends);
 	free_streaming(&s->recvs);
-	if (s->event_fd >= 0)
-		close(s->event_fd);
-	s->event_fd = -1;
+	flag_close(&s->flag, acc_inherited(s->a));
 }

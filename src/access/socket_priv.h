@@ -74,12 +74,13 @@ struct acc_socket {
 
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	bool doomed;  /* being destroyed: nothing is told any more */
-	bool owns_fd; /* from the switch on, until the provider does */
-	bool adopted; /* the provider has the stream, or had it */
-	bool closing; /* disconnect() was called */
-	bool over;    /* the connection has ended; ENDED comes when everything is answered */
-	bool ended;   /* ENDED was queued: no call is taken any more */
+	bool doomed;    /* being destroyed: nothing is told any more */
+	bool owns_fd;   /* from the switch on, until the provider does */
+	uint64_t which; /* socket that pub.fd stands for */
+	bool adopted;   /* the provider has the stream, or had it */
+	bool closing;   /* disconnect() was called */
+	bool over;      /* the connection has ended; ENDED comes when everything is answered */
+	bool ended;     /* ENDED was queued: no call is taken any more */
 
 	/* streaming */
 	struct sock_reqs sends, recvs;
@@ -116,7 +117,7 @@ struct acc_socket {
 	struct sock_reqs held; /* completions that came before SWITCHED */
 	struct sock_req switched, end;
 	bool delivering;
-	int event_fd;
+	struct flag flag; /* shows that there are events, once somebody asked */
 };
 
 /* A key that the program tracks. */

@@ -6,20 +6,20 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
+#include <time.h>
 
 #include "base/cancel.h"
 #include "base/clock.h"
 
-#define BATCH 32
+#define BATCH   32
+#define MEND_NS (100 * 1000 * 1000) /* before the next attempt to have a set */
 
 void acc_tasks_init(struct acc_tasks *ts)
 {
 	memset(ts, 0, sizeof(*ts));
 	ts->lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	ts->idle = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
-	ts->epfd = ts->evfd = -1;
+	pollset_init(&ts->set, 0);
 	TAILQ_INIT(&ts->all);
 }
 
@@ -33,11 +33,9 @@ void acc_tasks_place(struct acc_tasks *ts, const int *cpus, uint32_t n)
 
 static void wake(struct acc_tasks *ts)
 {
-	uint64_t one = 1;
-
-	/* Fails only when the counter is full, and then the thread is awake anyway. */
-	if (write(ts->evfd, &one, sizeof(one)) < 0)
-		return;
+	/* Fails only when the program has closed the set. The thread finds out by itself. */
+	if (pollset_ring(&ts->set))
+		atomic_store(&ts->lost, true);
 }
 
 /* The next task to run, taken out of its waiting; NULL: *timeout_ms tells how long. Lock held. */
@@ -70,28 +68,48 @@ static struct acc_task *pick(struct acc_tasks *ts, int *timeout_ms)
 
 static void note_ready(struct acc_tasks *ts, const struct epoll_event *evs, int n)
 {
-	uint64_t drained;
 	struct acc_task *t;
 
 	for (int i = 0; i < n; i++) {
-		if (evs[i].data.u32 == 0) {
-			if (read(ts->evfd, &drained, sizeof(drained)) < 0)
-				continue;
-			continue;
-		}
-		/* By name: a task that was stopped meanwhile is not found. */
+		/* By name: a task that was stopped meanwhile is not found, nor is the bell. */
 		TAILQ_FOREACH(t, &ts->all, link)
 			if (t->name == evs[i].data.u32)
 				t->soon = true;
 	}
 }
 
+/* Lock held. Another set in the place of one that the program has closed; every task looks for itself whether
+ * its descriptor still is one, and asks for it again. */
+static int mend(struct acc_tasks *ts)
+{
+	struct pollset fresh;
+	struct acc_task *t;
+	int rc;
+
+	atomic_store(&ts->lost, false);
+	if (pollset_ring(&ts->set) == 0)
+		return 0;
+	pollset_init(&fresh, 0);
+	rc = pollset_open(&fresh);
+	if (rc) {
+		atomic_store(&ts->lost, true);
+		return rc;
+	}
+	pollset_replace(&ts->set, &fresh);
+	TAILQ_FOREACH(t, &ts->all, link) {
+		t->fd = -1;
+		t->soon = true;
+	}
+	return 0;
+}
+
 static void *tasks_main(void *arg)
 {
+	const struct timespec patience = { .tv_nsec = MEND_NS };
 	struct acc_tasks *ts = arg;
 	struct epoll_event evs[BATCH];
 	struct acc_task *t;
-	int timeout_ms, n;
+	int timeout_ms, n, rc = 0;
 
 	cancel_never();
 	pthread_setname_np(pthread_self(), "flue-access");
@@ -108,32 +126,35 @@ static void *tasks_main(void *arg)
 			continue;
 		}
 		pthread_mutex_unlock(&ts->lock);
-		n = epoll_wait(ts->epfd, evs, BATCH, timeout_ms);
+		if (rc)
+			nanosleep(&patience, NULL);
+		n = pollset_wait(&ts->set, evs, BATCH, timeout_ms);
+		if (pollset_failed(n) || (n == 0 && timeout_ms < 0))
+			atomic_store(&ts->lost, true);
 		pthread_mutex_lock(&ts->lock);
 		note_ready(ts, evs, n);
+		rc = atomic_load(&ts->lost) ? mend(ts) : 0;
 	}
 	pthread_mutex_unlock(&ts->lock);
 	return NULL;
 }
 
-static void close_fds(struct acc_tasks *ts)
+/* Lock held. */
+static int open_set(struct acc_tasks *ts)
 {
-	if (ts->epfd >= 0)
-		close(ts->epfd);
-	if (ts->evfd >= 0)
-		close(ts->evfd);
-	ts->epfd = ts->evfd = -1;
+	return pollset_is_open(&ts->set) ? 0 : pollset_open(&ts->set);
 }
 
-static int open_fds(struct acc_tasks *ts)
+int acc_tasks_lamp(struct acc_tasks *ts)
 {
-	struct epoll_event ev = { .events = EPOLLIN };
+	int rc;
 
-	ts->epfd = epoll_create1(EPOLL_CLOEXEC);
-	ts->evfd = ts->epfd < 0 ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (ts->evfd >= 0 && epoll_ctl(ts->epfd, EPOLL_CTL_ADD, ts->evfd, &ev) == 0)
-		return 0;
-	return -errno;
+	pthread_mutex_lock(&ts->lock);
+	rc = open_set(ts);
+	if (rc == 0)
+		rc = atomic_load(&ts->set.lamp);
+	pthread_mutex_unlock(&ts->lock);
+	return rc;
 }
 
 static int create_thread(struct acc_tasks *ts)
@@ -160,19 +181,13 @@ static int create_thread(struct acc_tasks *ts)
 /* Lock held. */
 static int start_thread(struct acc_tasks *ts)
 {
-	int rc = open_fds(ts);
+	int rc = open_set(ts);
 
-	if (rc) {
-		close_fds(ts);
+	if (rc)
 		return rc;
-	}
 	rc = create_thread(ts);
-	if (rc) {
-		close_fds(ts);
-		return -rc;
-	}
-	ts->started = true;
-	return 0;
+	ts->started = rc == 0;
+	return -rc;
 }
 
 void acc_tasks_fini(struct acc_tasks *ts, bool inherited)
@@ -184,7 +199,10 @@ void acc_tasks_fini(struct acc_tasks *ts, bool inherited)
 		wake(ts);
 		pthread_join(ts->thread, NULL);
 	}
-	close_fds(ts);
+	if (inherited)
+		pollset_abandon(&ts->set);
+	else
+		pollset_close(&ts->set);
 }
 
 int acc_task_start(struct acc_task *t, struct acc_tasks *ts, void (*run)(struct acc_task *t))
@@ -208,7 +226,7 @@ int acc_task_start(struct acc_task *t, struct acc_tasks *ts, void (*run)(struct 
 static void unwatch_locked(struct acc_task *t)
 {
 	if (t->fd >= 0)
-		epoll_ctl(t->home->epfd, EPOLL_CTL_DEL, t->fd, NULL);
+		pollset_ctl(&t->home->set, EPOLL_CTL_DEL, t->fd, 0, 0);
 	t->fd = -1;
 }
 
@@ -251,17 +269,24 @@ void acc_task_at(struct acc_task *t, uint64_t due)
 		wake(ts);
 }
 
+/* Lock held. */
+static int watch_once(struct acc_task *t, int fd, uint32_t events)
+{
+	return pollset_ctl(&t->home->set, t->fd < 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd,
+			   events | EPOLLONESHOT, t->name);
+}
+
 int acc_task_watch(struct acc_task *t, int fd, uint32_t events)
 {
 	struct acc_tasks *ts = t->home;
-	struct epoll_event ev = { .events = events | EPOLLONESHOT };
-	int rc = 0;
+	int rc;
 
-	ev.data.u32 = t->name;
 	pthread_mutex_lock(&ts->lock);
-	if (epoll_ctl(ts->epfd, t->fd < 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd, &ev) < 0)
-		rc = -errno;
-	else
+	rc = watch_once(t, fd, events);
+	/* Is it the set that is gone? */
+	if (rc && pollset_ring(&ts->set) && mend(ts) == 0)
+		rc = watch_once(t, fd, events);
+	if (rc == 0)
 		t->fd = fd;
 	pthread_mutex_unlock(&ts->lock);
 	return rc;

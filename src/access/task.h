@@ -13,9 +13,12 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
+
+#include "base/pollset.h"
 
 struct acc_task;
 
@@ -24,7 +27,8 @@ struct acc_tasks {
 	pthread_cond_t idle;  /* a run has ended */
 	pthread_t thread;
 	bool started, stop;
-	int epfd, evfd;
+	struct pollset set; /* not open until first use */
+	atomic_bool lost;   /* the program has closed it */
 	cpu_set_t may_run;
 	bool placed; /* `may_run` says where */
 	TAILQ_HEAD(, acc_task) all;
@@ -47,6 +51,9 @@ void acc_tasks_init(struct acc_tasks *ts);
 void acc_tasks_place(struct acc_tasks *ts, const int *cpus, uint32_t n);
 /* No task is left. `inherited`: in a child of fork(), where there is no thread. */
 void acc_tasks_fini(struct acc_tasks *ts, bool inherited);
+
+/* The lamp for flags (base/pollset.h). -errno. */
+int acc_tasks_lamp(struct acc_tasks *ts);
 
 /* -ENOMEM, -EMFILE, -EAGAIN. */
 int acc_task_start(struct acc_task *t, struct acc_tasks *ts, void (*run)(struct acc_task *t));

@@ -274,8 +274,7 @@ static void start_fails_without_descriptors_and_can_be_tried_again(void **state)
 		assert_int_equal(acc_task_start(&mine.task, &own, run), -EMFILE);
 		assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
 		assert_false(own.started);
-		assert_int_equal(own.epfd, -1);
-		assert_int_equal(own.evfd, -1);
+		assert_false(pollset_is_open(&own.set));
 	}
 	assert_int_equal(acc_task_start(&mine.task, &own, run), 0);
 	acc_task_soon(&mine.task);

@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/util.h"
 #include "rnic/listener.h"
 #include "rnic/qp.h"
@@ -61,12 +62,13 @@ static void close_stream(struct cep *c)
 	/* An adopted descriptor may have copies, so closing it is not enough. Its end is a reset, which
 	 * the peer cannot take for the orderly end of streaming data, unless we said a last word that
 	 * it shall read. */
-	if (c->adopted && (c->refused || c->last_word))
+	if (!c->adopted || !engine_io_is_ours(&c->io))
+		; /* closing is enough */
+	else if (c->refused || c->last_word)
 		shutdown(c->io.fd, SHUT_RDWR);
-	else if (c->adopted)
+	else
 		connect(c->io.fd, &nobody, sizeof(nobody));
-	close(c->io.fd);
-	c->io.fd = -1;
+	engine_io_close(&c->io);
 }
 
 /* Under the engine's lock, or owned by the caller alone. */
@@ -250,12 +252,13 @@ static int read_frame(struct cep *c, struct mpa_frame *f)
 static int dial(struct cep *c)
 {
 	int one = 1, rc;
-	int fd = socket(c->remote.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	int fd = fd_keep(
+		socket(c->remote.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 
 	if (fd < 0)
 		return -errno;
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-	c->io.fd = fd;
+	engine_io_take(&c->io, fd);
 	if (c->local_len && bind(fd, (struct sockaddr *)&c->local, c->local_len) < 0) {
 		rc = -errno;
 	} else if (connect(fd, (struct sockaddr *)&c->remote, c->remote_len) < 0 &&
@@ -670,7 +673,7 @@ static int prepare_adopted(struct cep *c, const struct cep_adopt *a,
 	return rc;
 }
 
-static void own_stream(struct cep *c, int fd)
+static void own_stream(int fd)
 {
 	struct linger no = { .l_onoff = 0 };
 	int one = 1, off = 0;
@@ -681,30 +684,34 @@ static void own_stream(struct cep *c, int fd)
 	setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof(one));
 	setsockopt(fd, SOL_SOCKET, SO_LINGER, &no, sizeof(no));
 	fcntl(fd, F_SETFD, FD_CLOEXEC);
-	c->io.fd = fd;
 }
 
 static int begin_adopted(struct qp *q, const struct cep_adopt *a, const struct flue_conn_attr *attr)
 {
 	struct cep *c;
-	int rc;
+	int rc, fd;
 
 	if (q->state != QPS_IDLE || q->cep || q->connected)
 		return -EISCONN;
 	c = cep_new(q->rnic, q->engine);
 	if (!c)
 		return -ENOMEM;
+	fd = fd_copy(a->fd);
 	rc = prepare_adopted(c, a, attr);
 	if (rc == 0) {
-		c->io.fd = a->fd;
+		engine_io_take(&c->io, fd < 0 ? a->fd : fd);
 		rc = engine_watch(c->engine, &c->io, EPOLLIN);
 	}
 	if (rc) {
 		c->io.fd = -1;
 		cep_free(c);
+		if (fd >= 0)
+			close(fd);
 		return rc;
 	}
-	own_stream(c, a->fd);
+	own_stream(c->io.fd);
+	if (fd >= 0)
+		close(a->fd);
 	c->qp = q;
 	q->cep = c;
 	if (a->raw)
@@ -806,7 +813,7 @@ int cep_incoming(struct listener *l, int fd, const struct sockaddr_storage *peer
 		return -ENOMEM;
 	}
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-	c->io.fd = fd;
+	engine_io_take(&c->io, fd);
 	c->timeout_ms = (uint32_t)l->request_timeout_ms;
 	listener_add(l, c, peer);
 	rc = engine_watch(c->engine, &c->io, EPOLLIN);
@@ -848,8 +855,6 @@ void cep_first_fpdu(struct cep *c)
 
 void cep_fork_child(struct cep *c)
 {
-	if (c->io.fd >= 0)
-		close(c->io.fd);
-	c->io.fd = -1;
+	engine_io_close(&c->io);
 	c->timer.at = 0;
 }

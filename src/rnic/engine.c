@@ -10,10 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fd.h"
 #include "rnic/engine_priv.h"
 
 #define KICK_NAME UINT64_MAX
@@ -31,7 +32,7 @@ static void init_sync(struct engine *e)
 	TAILQ_INIT(&e->timers);
 	TAILQ_INIT(&e->notes);
 	TAILQ_INIT(&e->kicks);
-	e->epfd = e->kickfd = -1;
+	pollset_init(&e->set, KICK_NAME);
 }
 
 static cpu_set_t engine_home(const struct engine *e)
@@ -57,13 +58,6 @@ int engine_init(struct engine *e, int cpu, uint32_t index)
 	return 0;
 }
 
-static void close_fd(int *fd)
-{
-	if (*fd >= 0)
-		close(*fd);
-	*fd = -1;
-}
-
 void engine_stop(struct engine *e)
 {
 	if (!e->has_thread)
@@ -79,8 +73,7 @@ void engine_fini(struct engine *e)
 	struct engine_buf *b;
 
 	engine_stop(e);
-	close_fd(&e->epfd);
-	close_fd(&e->kickfd);
+	pollset_close(&e->set);
 	while ((b = SLIST_FIRST(&e->bufs))) {
 		SLIST_REMOVE_HEAD(&e->bufs, next);
 		free(b);
@@ -209,24 +202,11 @@ int engine_start(struct engine *e)
 {
 	if (e->has_thread)
 		return 0;
-	if (e->epfd < 0) {
-		e->epfd = epoll_create1(EPOLL_CLOEXEC);
-		if (e->epfd < 0)
-			return -errno;
-	}
-	if (e->kickfd < 0) {
-		struct epoll_event ev = { .events = EPOLLIN, .data.u64 = KICK_NAME };
-		int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-		int err;
+	if (!pollset_is_open(&e->set)) {
+		int rc = pollset_open(&e->set);
 
-		if (fd < 0)
-			return -errno;
-		if (epoll_ctl(e->epfd, EPOLL_CTL_ADD, fd, &ev) < 0) {
-			err = -errno;
-			close(fd);
-			return err;
-		}
-		e->kickfd = fd;
+		if (rc)
+			return rc;
 	}
 	return start_thread(e);
 }
@@ -270,24 +250,50 @@ static void drop_slot(struct engine *e, struct engine_io *io)
 struct engine_io *engine_io_of(struct engine *e, uint64_t name)
 {
 	uint32_t slot = (uint32_t)name, generation = (uint32_t)(name >> 32);
-	uint64_t drain;
 
-	if (name == KICK_NAME) {
-		if (read(e->kickfd, &drain, sizeof(drain)) < 0)
-			return NULL; /* somebody else emptied it */
+	if (name == KICK_NAME)
 		return NULL;
-	}
 	if (slot >= e->n_slots || e->ios[slot].generation != generation)
 		return NULL;
 	return e->ios[slot].io;
 }
 
+void engine_io_take(struct engine_io *io, int fd)
+{
+	io->fd = fd;
+	io->socket = fd_socket(fd);
+}
+
+bool engine_io_is_ours(const struct engine_io *io)
+{
+	return io->fd >= 0 && fd_socket(io->fd) == io->socket;
+}
+
+void engine_io_close(struct engine_io *io)
+{
+	fd_close_socket(io->fd, io->socket);
+	io->fd = -1;
+}
+
+static int tell_set(struct engine *e, struct pollset *set, const struct engine_io *io, int op,
+		    uint32_t events)
+{
+	uint64_t generation = e->ios[io->slot - 1].generation;
+
+	return pollset_ctl(set, op, io->fd, events, (io->slot - 1) | generation << 32);
+}
+
 static int tell_epoll(struct engine *e, const struct engine_io *io, int op, uint32_t events)
 {
-	struct epoll_event ev = { .events = events };
+	int rc = tell_set(e, &e->set, io, op, events);
 
-	ev.data.u64 = (io->slot - 1) | (uint64_t)e->ios[io->slot - 1].generation << 32;
-	return epoll_ctl(e->epfd, op, io->fd, &ev) < 0 ? -errno : 0;
+	/* These are the program's doing: it closed the set, or the socket, or both. */
+	if (rc != -EBADF && rc != -EINVAL && rc != -ENOENT)
+		return rc;
+	if (pollset_ring(&e->set) == 0 || engine_mend(e))
+		return rc;
+	rc = tell_set(e, &e->set, io, op, events);
+	return rc == -EEXIST ? 0 : rc;
 }
 
 int engine_watch(struct engine *e, struct engine_io *io, uint32_t events)
@@ -324,7 +330,7 @@ int engine_watch(struct engine *e, struct engine_io *io, uint32_t events)
 
 void engine_park(struct engine *e, struct engine_io *io)
 {
-	if (epoll_ctl(e->epfd, EPOLL_CTL_DEL, io->fd, NULL) == 0)
+	if (pollset_ctl(&e->set, EPOLL_CTL_DEL, io->fd, 0, 0) == 0)
 		atomic_store(&e->parked, io);
 }
 
@@ -343,13 +349,78 @@ void engine_forget(struct engine *e, struct engine_io *io)
 {
 	if (atomic_load(&e->parked) == io)
 		atomic_store(&e->parked, NULL);
-	else if (io->events && e->epfd >= 0)
-		epoll_ctl(e->epfd, EPOLL_CTL_DEL, io->fd, NULL);
+	else if (io->events && pollset_is_open(&e->set))
+		pollset_ctl(&e->set, EPOLL_CTL_DEL, io->fd, 0, 0);
 	io->events = 0;
 	if (io->slot)
 		drop_slot(e, io);
 	if (e->hot == io)
 		e->hot = NULL;
+}
+
+/* ---- a program that closes our descriptors ---- */
+
+/* A socket in the place of one that is gone: whoever looks at it finds that it is not connected. */
+static int put_dead_socket(struct engine_io *io)
+{
+	int fd = fd_keep(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+
+	if (fd < 0)
+		return -errno;
+	engine_io_take(io, fd);
+	return 0;
+}
+
+static int admit_all(struct engine *e, struct pollset *set)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; rc == 0 && i < e->n_slots; i++) {
+		struct engine_io *io = e->ios[i].io;
+
+		if (!io || !io->events)
+			continue;
+		if (!engine_io_is_ours(io))
+			rc = put_dead_socket(io);
+		if (rc == 0)
+			rc = tell_set(e, set, io, EPOLL_CTL_ADD, io->events);
+	}
+	return rc;
+}
+
+int engine_mend(struct engine *e)
+{
+	struct pollset fresh;
+	int rc;
+
+	/* Cleared first: who finds it lost from here on says so again. */
+	atomic_store(&e->lost, false);
+	if (pollset_ring(&e->set) == 0)
+		return 0;
+	pollset_init(&fresh, KICK_NAME);
+	rc = pollset_open(&fresh);
+	if (rc == 0)
+		rc = admit_all(e, &fresh);
+	if (rc) {
+		pollset_close(&fresh);
+		atomic_store(&e->lost, true);
+		return rc;
+	}
+	/* The old numbers are the program's by now, or nobody's. */
+	pollset_replace(&e->set, &fresh);
+	atomic_store(&e->parked, NULL);
+	return 0;
+}
+
+void engine_renew(struct engine *e)
+{
+	for (uint32_t i = 0; i < e->n_slots; i++) {
+		struct engine_io *io = e->ios[i].io;
+
+		if (io && io->events && io != atomic_load(&e->parked))
+			tell_set(e, &e->set, io, EPOLL_CTL_MOD, io->events);
+	}
+	pollset_ring(&e->set);
 }
 
 /* ---- timers ---- */
@@ -509,8 +580,8 @@ void engine_fork_child(struct engine *e)
 	e->hot = NULL;
 	atomic_store(&e->parked, NULL);
 	e->hot_hits = e->spin_skip = e->spin_miss = 0;
-	close_fd(&e->epfd);
-	close_fd(&e->kickfd);
+	pollset_abandon(&e->set);
+	atomic_store(&e->lost, false);
 	e->has_thread = false;
 	e->running = NULL;
 	atomic_store(&e->n_kicks, 0);

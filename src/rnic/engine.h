@@ -31,12 +31,15 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "base/pollset.h"
+
 struct engine;
 struct cq;
 
 /* Something with a descriptor. ready() runs under the engine's lock. */
 struct engine_io {
 	int fd;
+	uint64_t socket; /* which one that is: programs may close it behind our back */
 	uint32_t events; /* what epoll watches now; 0: not in the set */
 	uint32_t slot;   /* place in the engine's table + 1; 0: not watched yet */
 	void (*ready)(struct engine_io *io, uint32_t events);
@@ -88,9 +91,10 @@ struct engine {
 	pthread_mutex_t lock;
 	int cpu;
 	uint32_t index;
-	cpu_set_t may_run; /* where the thread may run until it is bound */
-	bool bound;        /* to `cpu`; under lock */
-	int epfd, kickfd;  /* -1 until first use */
+	cpu_set_t may_run;  /* where the thread may run until it is bound */
+	bool bound;         /* to `cpu`; under lock */
+	struct pollset set; /* not open until first use */
+	atomic_bool lost;   /* the program has closed it: see engine_mend() */
 	atomic_bool has_thread;
 	pthread_t thread;
 	atomic_bool stop;
@@ -152,6 +156,12 @@ int engine_start(struct engine *e);
  * that it may run on any of the adapter's: the scheduler knows better where it is cheap.
  */
 void engine_bind(struct engine *e);
+/* `fd`, a socket, is ours from now on. */
+void engine_io_take(struct engine_io *io, int fd);
+/* Is it still the same one? */
+bool engine_io_is_ours(const struct engine_io *io);
+/* Closes it, unless the program did. Not watched any more. */
+void engine_io_close(struct engine_io *io);
 /* Under lock; watch io->fd for `events` (EPOLL*); 0 stops watching. -errno from epoll_ctl. */
 int engine_watch(struct engine *e, struct engine_io *io, uint32_t events);
 /* Under lock: no more watching; the caller still owns the descriptor. */

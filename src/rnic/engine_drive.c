@@ -40,6 +40,8 @@
 /* So many polls must find data in the hot link before it leaves the epoll set. */
 #define PARK_AFTER 32
 #define PARKED_MS  1 /* ... and is looked at so often if it cannot return */
+/* The program has closed our epoll set, and there is no room for another: look again after this. */
+#define MEND_MS 100
 /*
  * Before it sleeps, a wait polls for so long; sleeping and being woken costs about as much. When
  * that was in vain, more and more waits go without, up to 63 of 64.
@@ -69,11 +71,9 @@ static void futex_wake(_Atomic uint32_t *word)
 
 void engine_kick_driver(struct engine *e)
 {
-	uint64_t one = 1;
-
-	/* Fails only when the counter is full, and then the sleeper wakes anyway. */
-	if (write(e->kickfd, &one, sizeof(one)) < 0)
-		return;
+	/* Fails only when the program has closed the set. The sleeper finds out by itself. */
+	if (pollset_ring(&e->set))
+		atomic_store(&e->lost, true);
 }
 
 void engine_wake(struct engine *e)
@@ -185,16 +185,30 @@ static int leave_none_parked(struct engine *e, int timeout_ms)
 	return timeout_ms;
 }
 
+/* After a sleep in the set that brought no event. 0, or why there is no set to sleep in. */
+static int look_after_set(struct engine *e)
+{
+	int rc;
+
+	engine_lock(e);
+	rc = engine_mend(e);
+	engine_unlock(e);
+	return rc;
+}
+
 static void thread_drive(struct engine *e, int timeout_ms)
 {
 	struct epoll_event evs[BATCH];
-	int n = 0;
+	int n = 0, rc = 0;
 
 	timeout_ms = leave_none_parked(e, timeout_ms);
 	atomic_store(&e->thread_mode, THREAD_IN_EPOLL);
 	atomic_store(&e->sleeping, 1);
-	if (!atomic_load(&e->wake) && !atomic_load(&e->n_kicks))
-		n = epoll_wait(e->epfd, evs, BATCH, timeout_ms);
+	if (!atomic_load(&e->wake) && !atomic_load(&e->n_kicks)) {
+		n = pollset_wait(&e->set, evs, BATCH, timeout_ms);
+		if (pollset_failed(n) || (n == 0 && timeout_ms < 0))
+			atomic_store(&e->lost, true);
+	}
 	atomic_store(&e->sleeping, 0);
 	atomic_store(&e->thread_mode, THREAD_RUNNING);
 	if (n > 0) {
@@ -202,7 +216,11 @@ static void thread_drive(struct engine *e, int timeout_ms)
 		dispatch(e, evs, n);
 		engine_unlock(e);
 	}
+	if (atomic_load(&e->lost))
+		rc = look_after_set(e);
 	drop_token(e);
+	if (rc)
+		thread_sleep(e, THREAD_IN_FUTEX, MEND_MS);
 }
 
 /* What the thread remembers while it stands by. */
@@ -304,10 +322,23 @@ static bool time_to_sweep(struct engine *e)
 	return ++e->idle_polls % every == 0 || anyway;
 }
 
+/* Under lock: asks about all links. */
+static void sweep(struct engine *e)
+{
+	struct epoll_event evs[BATCH];
+	int n;
+
+	if (!pollset_is_open(&e->set))
+		return;
+	n = pollset_wait(&e->set, evs, BATCH, 0);
+	if (pollset_failed(n))
+		engine_mend(e);
+	dispatch(e, evs, n);
+}
+
 /* Under lock. The link resets idle_polls when it had data. */
 static void poll_links(struct engine *e)
 {
-	struct epoll_event evs[BATCH];
 	struct engine_io *parked = atomic_load_explicit(&e->parked, memory_order_relaxed);
 	struct engine_io *hot;
 
@@ -315,8 +346,7 @@ static void poll_links(struct engine *e)
 		return_parked(e);
 	hot = e->hot;
 	if (time_to_sweep(e) || !hot) {
-		if (e->epfd >= 0)
-			dispatch(e, evs, epoll_wait(e->epfd, evs, BATCH, 0));
+		sweep(e);
 		return;
 	}
 	for (int i = 0; i < HOT_TRIES && e->hot == hot && e->idle_polls; i++)
@@ -385,6 +415,10 @@ static void give_up_driving(void *engine)
 	struct engine *e = engine;
 
 	atomic_store(&e->sleeping, 0);
+	/* It may have been on its way back with events. */
+	engine_lock(e);
+	engine_renew(e);
+	engine_unlock(e);
 	drop_token(e);
 }
 
@@ -392,7 +426,7 @@ static void give_up_driving(void *engine)
 static int caller_drive(struct engine *e, struct cq *cq, int timeout_ms, int cancel_was)
 {
 	struct epoll_event evs[BATCH];
-	int n = 0, err = 0;
+	int n = 0, err = 0, rc;
 
 	if (spin(e, cq, timeout_ms))
 		return 0;
@@ -401,16 +435,21 @@ static int caller_drive(struct engine *e, struct cq *cq, int timeout_ms, int can
 	if (!cq_has_news(cq) && !atomic_load(&e->n_kicks)) {
 		pthread_cleanup_push(give_up_driving, e);
 		cancel_window_open(cancel_was);
-		n = epoll_wait(e->epfd, evs, BATCH, timeout_ms);
+		n = pollset_wait(&e->set, evs, BATCH, timeout_ms);
 		err = n < 0 ? -errno : 0;
 		cancel_window_shut();
 		pthread_cleanup_pop(0);
+		if (err && err != -EINTR) {
+			atomic_store(&e->lost, true);
+			err = 0;
+		}
 	}
 	atomic_store(&e->sleeping, 0);
 	engine_lock(e);
 	dispatch(e, evs, n);
+	rc = atomic_load(&e->lost) ? engine_mend(e) : 0;
 	engine_unlock(e);
-	return err;
+	return rc ? rc : err;
 }
 
 /* Cancelled while it slept, with work_lock taken again. */

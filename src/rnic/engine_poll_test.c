@@ -193,7 +193,7 @@ static bool in_set(struct test_io *io)
 
 	engine_lock(e);
 	ev.data.u64 = (io->base.slot - 1) | (uint64_t)e->ios[io->base.slot - 1].generation << 32;
-	in = __real_epoll_ctl(e->epfd, EPOLL_CTL_MOD, io->base.fd, &ev) == 0;
+	in = __real_epoll_ctl(e->set.fd, EPOLL_CTL_MOD, io->base.fd, &ev) == 0;
 	engine_unlock(e);
 	return in;
 }
@@ -770,7 +770,7 @@ static struct cq *make_spinner(void)
 	struct cq *cq = make_cq();
 
 	hold();
-	assert_int_equal(cq_wait(cq, 1), -ETIMEDOUT); /* takes what hold() left in kickfd */
+	assert_int_equal(cq_wait(cq, 1), -ETIMEDOUT); /* takes what hold() has rung */
 	e->spin_skip = e->spin_miss = 0;
 	return cq;
 }

@@ -9,7 +9,7 @@ enum engine_driver { DRIVER_NONE = 0, DRIVER_THREAD, DRIVER_CALLER };
 
 enum thread_mode {
 	THREAD_RUNNING = 0, /* will look at `wake` before it sleeps */
-	THREAD_IN_EPOLL,    /* reached through kickfd */
+	THREAD_IN_EPOLL,    /* reached by ringing the set */
 	THREAD_IN_FUTEX,    /* reached through the futex */
 	THREAD_IN_DEEP,     /* the same, and nobody promised a time limit */
 };
@@ -27,6 +27,10 @@ int engine_run_timers(struct engine *e);
 /* Under lock: the descriptor that an epoll event names, or NULL when it is gone. */
 struct engine_io *engine_io_of(struct engine *e, uint64_t name);
 
+/* Under lock: the set may be lost. 0: there is one that works. -errno: not yet; try again in a while. */
+int engine_mend(struct engine *e);
+/* Under lock: every event that somebody took from the set and did not handle comes again. */
+void engine_renew(struct engine *e);
 /* Under lock, by who holds the token: io leaves the epoll set. */
 void engine_park(struct engine *e, struct engine_io *io);
 /* Under lock: it returns. -errno: it could not, and stays parked. */

@@ -700,12 +700,12 @@ static void engine_stops_whenever_it_is_asked(void **state)
 
 /* ---- fork ---- */
 
-static int child_of_fork(struct test_io *io, int epfd, int kickfd)
+static int child_of_fork(struct test_io *io, int set, int lamp)
 {
 	init_notes();
 	if (e->has_thread || e->n_ios || io->base.slot)
 		return 1;
-	if (fcntl(epfd, F_GETFD) >= 0 || fcntl(kickfd, F_GETFD) >= 0)
+	if (fcntl(set, F_GETFD) >= 0 || fcntl(lamp, F_GETFD) >= 0)
 		return 4; /* the parent's; they must not stay open here */
 	if (!TAILQ_EMPTY(&e->timers) || timers[0].at || atomic_load(&e->n_kicks))
 		return 2;
@@ -724,7 +724,7 @@ static int child_of_fork(struct test_io *io, int epfd, int kickfd)
 static void engine_starts_afresh_in_a_child_and_the_parent_goes_on(void **state)
 {
 	struct test_io io;
-	int status, epfd, kickfd;
+	int status, set, lamp;
 	pid_t pid;
 
 	init_timers();
@@ -732,11 +732,11 @@ static void engine_starts_afresh_in_a_child_and_the_parent_goes_on(void **state)
 	engine_lock(e);
 	engine_timer_arm(e, &timers[0], 100);
 	engine_unlock(e);
-	epfd = e->epfd;
-	kickfd = e->kickfd;
+	set = e->set.fd;
+	lamp = e->set.lamp;
 	pid = fork();
 	if (pid == 0)
-		_exit(child_of_fork(&io, epfd, kickfd));
+		_exit(child_of_fork(&io, set, lamp));
 	assert_true(pid > 0);
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);

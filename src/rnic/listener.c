@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/util.h"
 
 #define ACCEPT_BATCH 16
@@ -141,13 +142,19 @@ static bool take_one(struct listener *l)
 {
 	struct sockaddr_storage peer = { 0 };
 	socklen_t len = sizeof(peer);
-	int fd = accept4(l->io.fd, (struct sockaddr *)&peer, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	int fd = fd_keep(accept4(l->io.fd, (struct sockaddr *)&peer, &len,
+				 SOCK_NONBLOCK | SOCK_CLOEXEC));
 
 	if (fd < 0) {
 		if (errno == ECONNABORTED || errno == EINTR)
 			return true;
 		if (errno == EAGAIN)
 			return false;
+		if (errno == EINVAL || errno == EBADF || errno == ENOTSOCK) {
+			/* The program has closed it: nobody can come any more. */
+			engine_forget(l->engine, &l->io);
+			return false;
+		}
 		/* Out of descriptors or memory: asking again at once would only burn the CPU. */
 		engine_forget(l->engine, &l->io);
 		engine_timer_arm(l->engine, &l->retry, RETRY_MS);
@@ -183,7 +190,8 @@ static int open_socket(const struct listen_attr *a, struct sockaddr_storage *bou
 {
 	socklen_t len = sizeof(*bound);
 	int one = 1, rc;
-	int fd = socket(a->local->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	int fd = fd_keep(
+		socket(a->local->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 
 	if (fd < 0)
 		return -errno;
@@ -211,7 +219,7 @@ int listener_create(struct rnic *r, const struct listen_attr *a, struct sockaddr
 		free(l);
 		return rc;
 	}
-	l->io.fd = rc;
+	engine_io_take(&l->io, rc);
 	l->io.ready = ready;
 	l->retry.fire = fire_retry;
 	l->rnic = r;
@@ -251,9 +259,7 @@ void listener_destroy(struct listener *l)
 	engine_lock(l->engine);
 	engine_timer_stop(l->engine, &l->retry);
 	engine_forget(l->engine, &l->io);
-	if (l->io.fd >= 0)
-		close(l->io.fd);
-	l->io.fd = -1; /* nobody watches it again */
+	engine_io_close(&l->io); /* nobody watches it again */
 	drop_ceps(l);
 	engine_unlock(l->engine);
 	/* A request may just be on its way up; behind this none is. */
@@ -266,8 +272,6 @@ void listener_destroy(struct listener *l)
 
 void listener_fork_child(struct listener *l)
 {
-	if (l->io.fd >= 0)
-		close(l->io.fd);
-	l->io.fd = -1;
+	engine_io_close(&l->io);
 	l->retry.at = 0;
 }

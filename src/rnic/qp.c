@@ -155,10 +155,9 @@ static void drop_stream(struct qp *q, bool reset)
 		return;
 	engine_forget(q->engine, &q->io);
 	/* Disconnecting resets at once, also when an adopted descriptor has copies elsewhere. */
-	if (reset)
+	if (reset && engine_io_is_ours(&q->io))
 		connect(q->io.fd, &nobody, sizeof(nobody));
-	close(q->io.fd);
-	q->io.fd = -1;
+	engine_io_close(&q->io);
 	qp_tx_reset(q);
 	qp_rx_reset(q);
 }
@@ -702,7 +701,7 @@ int qp_establish(struct qp *q, const struct qp_start *start)
 	rc = qp_rx_preload(q, start->early, start->early_len);
 	if (rc)
 		return rc;
-	q->io.fd = start->fd;
+	engine_io_take(&q->io, start->fd);
 	q->io.ready = ready;
 	rc = engine_watch(q->engine, &q->io, EPOLLIN);
 	if (rc) {
@@ -828,9 +827,7 @@ int qp_reset(struct qp *q)
 
 void qp_fork_child(struct qp *q)
 {
-	if (q->io.fd >= 0)
-		close(q->io.fd);
-	q->io.fd = -1;
+	engine_io_close(&q->io);
 	q->tx.has_part = false;
 	q->rx.buf = NULL; /* the parent's byte order of things is not ours to untangle */
 	q->connected = false;

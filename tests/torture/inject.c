@@ -439,10 +439,10 @@ WRAP(int, epoll_create1, int flags)
 	return fails(INJECT_EPOLL_CREATE) ? -1 : __real_epoll_create1(flags);
 }
 
-/* Removing a descriptor from the set needs nothing that could be short. */
+/* Changing what a member is asked about, or removing it, needs nothing that could be short. */
 WRAP(int, epoll_ctl, int set, int op, int fd, struct epoll_event *ev)
 {
-	if (op != EPOLL_CTL_DEL && fails(INJECT_EPOLL_CTL))
+	if (op == EPOLL_CTL_ADD && fails(INJECT_EPOLL_CTL))
 		return -1;
 	return __real_epoll_ctl(set, op, fd, ev);
 }

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT */
+#include "base/pollset.h"
+
+#include <errno.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+
+void pollset_init(struct pollset *s, uint64_t bell)
+{
+	atomic_init(&s->fd, -1);
+	atomic_init(&s->lamp, -1);
+	s->bell = bell;
+}
+
+/* The members ours and lamp's: 0, or the errno that says that they are not. */
+static int ask_about(int set, int lamp, uint32_t events, uint64_t name)
+{
+	struct epoll_event ev = { .events = events, .data.u64 = name };
+
+	return epoll_ctl(set, EPOLL_CTL_MOD, lamp, &ev) < 0 ? -errno : 0;
+}
+
+int pollset_open(struct pollset *s)
+{
+	struct epoll_event ev = { .data.u64 = s->bell };
+	int set = fd_keep(epoll_create1(EPOLL_CLOEXEC));
+	int lamp = set < 0 ? -1 : fd_keep(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
+	int rc;
+
+	if (lamp >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, lamp, &ev) == 0) {
+		atomic_store(&s->lamp, lamp);
+		atomic_store(&s->fd, set);
+		return 0;
+	}
+	rc = -errno;
+	if (lamp >= 0)
+		close(lamp);
+	if (set >= 0)
+		close(set);
+	return rc;
+}
+
+int pollset_ring(struct pollset *s)
+{
+	return ask_about(atomic_load_explicit(&s->fd, memory_order_relaxed),
+			 atomic_load_explicit(&s->lamp, memory_order_relaxed),
+			 EPOLLIN | EPOLLONESHOT, s->bell);
+}
+
+int pollset_ctl(struct pollset *s, int op, int fd, uint32_t events, uint64_t name)
+{
+	struct epoll_event ev = { .events = events, .data.u64 = name };
+	int set = atomic_load_explicit(&s->fd, memory_order_relaxed);
+
+	return epoll_ctl(set, op, fd, &ev) < 0 ? -errno : 0;
+}
+
+int pollset_wait(struct pollset *s, struct epoll_event *evs, int n, int timeout_ms)
+{
+	if (timeout_ms < 0 || timeout_ms > POLLSET_LOOK_MS)
+		timeout_ms = POLLSET_LOOK_MS;
+	return epoll_wait(atomic_load_explicit(&s->fd, memory_order_relaxed), evs, n, timeout_ms);
+}
+
+bool pollset_failed(int n)
+{
+	return n < 0 && errno != EINTR;
+}
+
+void pollset_replace(struct pollset *s, struct pollset *fresh)
+{
+	atomic_store(&s->lamp, atomic_load(&fresh->lamp));
+	atomic_store(&s->fd, atomic_load(&fresh->fd));
+}
+
+static void forget(struct pollset *s)
+{
+	atomic_store(&s->fd, -1);
+	atomic_store(&s->lamp, -1);
+}
+
+void pollset_close(struct pollset *s)
+{
+	if (pollset_is_open(s) && pollset_ring(s) == 0) {
+		close(atomic_load(&s->fd));
+		close(atomic_load(&s->lamp));
+	}
+	forget(s);
+}
+
+void pollset_abandon(struct pollset *s)
+{
+	fd_close_anonymous(atomic_load(&s->fd));
+	fd_close_anonymous(atomic_load(&s->lamp));
+	forget(s);
+}
+
+/* ---- flags ---- */
+
+int flag_open(struct flag *f, int lamp, bool up)
+{
+	struct epoll_event ev = { .events = up ? EPOLLIN : 0 };
+	int fd = epoll_create1(EPOLL_CLOEXEC), rc;
+
+	if (fd < 0)
+		return -errno;
+	if (epoll_ctl(fd, EPOLL_CTL_ADD, lamp, &ev) < 0) {
+		rc = -errno;
+		close(fd);
+		return rc;
+	}
+	f->fd = fd;
+	f->lamp = lamp;
+	return 0;
+}
+
+void flag_show(struct flag *f, bool up)
+{
+	/* If it fails, the program has closed it and does not wait for it. */
+	if (f->fd >= 0)
+		ask_about(f->fd, f->lamp, up ? EPOLLIN : 0, 0);
+}
+
+void flag_close(struct flag *f, bool inherited)
+{
+	if (f->fd >= 0 && inherited)
+		fd_close_anonymous(f->fd);
+	else if (f->fd >= 0 && ask_about(f->fd, f->lamp, 0, 0) == 0)
+		close(f->fd);
+	f->fd = -1;
+}
