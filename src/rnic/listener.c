@@ -142,8 +142,8 @@ static bool take_one(struct listener *l)
 {
 	struct sockaddr_storage peer = { 0 };
 	socklen_t len = sizeof(peer);
-	int fd = fd_keep(accept4(l->io.fd, (struct sockaddr *)&peer, &len,
-				 SOCK_NONBLOCK | SOCK_CLOEXEC));
+	int fd = fd_keep(
+		accept4(l->io.fd, (struct sockaddr *)&peer, &len, SOCK_NONBLOCK | SOCK_CLOEXEC));
 
 	if (fd < 0) {
 		if (errno == ECONNABORTED || errno == EINTR)
