@@ -473,6 +473,15 @@ static struct rec *find_full(struct round *w)
 	return NULL;
 }
 
+/* What comes next comes in the ring, or its sender wakes nappers when it leaves that, as it does for an urgent octet. */
+static bool stays_in_ring(const struct rec *r)
+{
+	uint64_t word = atomic_load_explicit(&r->rx.dir->word, memory_order_relaxed);
+
+	return lane_rx_in_ring(&r->rx) && lane_word_turns(word) == LANE_LOAD(r->rx.turns) &&
+	       !(word & LANE_FIN);
+}
+
 /* Only lanes, and only their octets, are waited for: a nap will do. */
 static bool can_nap(struct round *w)
 {
@@ -481,8 +490,8 @@ static bool can_nap(struct round *w)
 		return false;
 	for (size_t i = 0; i < w->lanes; i++)
 		if ((w->fds[i].events & (IN | OUT)) == 0 ||
-		    (w->fds[i].events & ~(IN | POLLRDBAND)) || !sock_has_lane(w->lane[i].r) ||
-		    !lane_rx_in_ring(&w->lane[i].r->rx))
+		    (w->fds[i].events & ~(IN | POLLPRI | POLLRDBAND)) ||
+		    !sock_has_lane(w->lane[i].r) || !stays_in_ring(w->lane[i].r))
 			return false;
 	return nap_pays(&w->lane[0].r->nap);
 }

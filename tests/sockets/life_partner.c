@@ -135,7 +135,7 @@ static int64_t obey(struct partner *p, const struct command *c)
 	case LIFE_ENDS: return to_the_end(p, c->how);
 	case LIFE_SHUTS: return shutdown(p->st.fd, SHUT_WR);
 	case LIFE_OPENS: p->st.fd = dial(c->n); return p->st.fd < 0 ? -errno : 0;
-	case LIFE_URGES: return send(p->st.fd, "!", 1, MSG_OOB);
+	case LIFE_URGES: stage_nap((unsigned)c->n * 1000); return send(p->st.fd, "!", 1, MSG_OOB);
 	case LIFE_MOVES: return move(p);
 	case LIFE_CLOSES:
 		if (p->set >= 0)
