@@ -395,18 +395,49 @@ static void cq_goes_where_the_fewest_qps_are(void **state)
 	assert_true(flue_close(b));
 }
 
+static void make_events(struct flue_cq *cq, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++) {
+		assert_true(cq->ops->notify(cq, FLUE_NOTIFY_NEXT, NULL, NULL));
+		fake_complete(cq, NULL, i, false);
+	}
+}
+
 static void cq_goes_where_the_least_events_were(void **state)
 {
 	struct flue_adapter *b = open_with(FLUE_BALANCE_LEAST_EVENTS, NULL, NULL);
 	struct flue_cq *busy = cq_on(b, b->cpus[0]), *cq;
 
-	for (unsigned i = 0; i < 10; i++) {
-		assert_true(busy->ops->notify(busy, FLUE_NOTIFY_NEXT, NULL, NULL));
-		fake_complete(busy, NULL, i, false);
-	}
+	make_events(busy, 10);
 	cq = flue_create_cq(b, 4);
 	assert_int_equal(cq->cpu, b->cpus[b->n_cpus - 1]);
 	assert_true(flue_destroy_cq(cq));
+	assert_true(flue_destroy_cq(busy));
+	assert_true(flue_close(b));
+}
+
+/* Old load repels nobody for ever. */
+static void events_of_long_ago_count_no_more(void **state)
+{
+	struct flue_cq *was_busy, *busy, *cq;
+	struct flue_adapter *b;
+
+	if (a->n_cpus == 1)
+		skip();
+	b = open_with(FLUE_BALANCE_LEAST_EVENTS, NULL, NULL);
+	was_busy = cq_on(b, b->cpus[0]);
+	busy = cq_on(b, b->cpus[1]);
+	make_events(was_busy, 8);
+	for (unsigned i = 0; i < 4; i++) {
+		cq = flue_create_cq(b, 4);
+		assert_int_equal(cq->cpu, busy->cpu);
+		assert_true(flue_destroy_cq(cq));
+	}
+	make_events(busy, 3);
+	cq = flue_create_cq(b, 4);
+	assert_int_equal(cq->cpu, was_busy->cpu);
+	assert_true(flue_destroy_cq(cq));
+	assert_true(flue_destroy_cq(was_busy));
 	assert_true(flue_destroy_cq(busy));
 	assert_true(flue_close(b));
 }
@@ -441,6 +472,47 @@ static void program_can_choose_the_processor(void **state)
 	assert_true(flue_close(b));
 }
 
+static uint32_t look_at_all(const struct flue_cpu_load *load, uint32_t n, void *arg)
+{
+	memcpy(arg, load, n * sizeof(*load));
+	return 0;
+}
+
+static void expect_qps(struct flue_adapter *on, const struct flue_cpu_load *seen, uint32_t first,
+		       uint32_t second)
+{
+	assert_true(flue_destroy_cq(flue_create_cq(on, 4)));
+	assert_int_equal(seen[0].qps, first);
+	assert_int_equal(seen[1].qps, second);
+}
+
+/* A queue pair works where its receives complete: that is where new ones should keep away. */
+static void qp_is_counted_at_the_processor_of_its_receive_cq(void **state)
+{
+	struct flue_qp_attr attr = FLUE_ATTR(struct flue_qp_attr);
+	struct flue_cpu_load seen[2];
+	struct flue_adapter *b;
+	struct flue_pd *pd;
+	struct flue_qp *qp;
+
+	if (a->n_cpus == 1)
+		skip();
+	b = open_with(0, look_at_all, seen);
+	pd = flue_create_pd(b);
+	attr.send_cq = cq_on(b, b->cpus[0]);
+	attr.recv_cq = cq_on(b, b->cpus[1]);
+	attr.sq_depth = 1;
+	qp = pd->ops->create_qp(pd, &attr);
+	assert_non_null(qp);
+	expect_qps(b, seen, 0, 1);
+	assert_true(flue_destroy_qp(qp));
+	expect_qps(b, seen, 0, 0);
+	assert_true(flue_destroy_cq(attr.send_cq));
+	assert_true(flue_destroy_cq(attr.recv_cq));
+	assert_true(flue_destroy_pd(pd));
+	assert_true(flue_close(b));
+}
+
 #define WITH_ADAPTER(test) cmocka_unit_test_setup_teardown(test, open_adapter, close_adapter)
 
 int main(void)
@@ -458,12 +530,14 @@ int main(void)
 		WITH_ADAPTER(handler_goes_on_after_an_overflow),
 		WITH_ADAPTER(cq_with_a_handler_is_not_for_polling),
 		WITH_ADAPTER(qp_refuses_destruction_from_its_own_completion),
-		WITH_ADAPTER(cq_error_is_told_once),               /* CH-18 */
-		WITH_ADAPTER(cqs_take_turns_with_round_robin),     /* CH-3 */
-		WITH_ADAPTER(cq_goes_where_it_is_wanted),          /* CH-2, CH-3 */
-		WITH_ADAPTER(cq_goes_where_the_fewest_qps_are),    /* CH-3 */
-		WITH_ADAPTER(cq_goes_where_the_least_events_were), /* CH-3 */
-		WITH_ADAPTER(program_can_choose_the_processor),    /* CH-3 */
+		WITH_ADAPTER(cq_error_is_told_once),                            /* CH-18 */
+		WITH_ADAPTER(cqs_take_turns_with_round_robin),                  /* CH-3 */
+		WITH_ADAPTER(cq_goes_where_it_is_wanted),                       /* CH-2, CH-3 */
+		WITH_ADAPTER(cq_goes_where_the_fewest_qps_are),                 /* CH-3 */
+		WITH_ADAPTER(cq_goes_where_the_least_events_were),              /* CH-3 */
+		WITH_ADAPTER(events_of_long_ago_count_no_more),                 /* CH-3 */
+		WITH_ADAPTER(program_can_choose_the_processor),                 /* CH-3 */
+		WITH_ADAPTER(qp_is_counted_at_the_processor_of_its_receive_cq), /* CH-3 */
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
