@@ -375,6 +375,31 @@ static void related_socket_of_another_adapter_is_refused(void **state)
 	close(fd[1]);
 }
 
+/* Keys that the socket has made already would be of no use to its queue pair. */
+static void related_socket_of_another_domain_is_refused(void **state)
+{
+	struct flue_reserve_attr r = FLUE_ATTR(struct flue_reserve_attr);
+	struct flue_socket *b = open_one(1);
+	struct flue_pd *own;
+
+	assert_non_null(s->ops->alloc_stag(s));
+	own = s->pd;
+	assert_true(fake_socket_to(b, FLUE_OFFLOAD_READY));
+	r.related = b;
+	check_refused(&r, FLUE_RESERVE_NO_PD, false);
+	assert_ptr_equal(s->pd, own);
+	assert_int_equal(fake.made_qps, 1); /* b's */
+	assert_true(fake_socket_to(s, FLUE_OFFLOAD_READY));
+	assert_ptr_equal(s->qp->pd, own);
+	/* Its own is no other. */
+	r = FLUE_ATTR(struct flue_reserve_attr);
+	r.related = s;
+	assert_true(s->ops->reserve(s, &r));
+	assert_int_equal(fake.pds, 2);
+	drop_one(1);
+	assert_int_equal(fake.pds, 1); /* the refusal holds nothing */
+}
+
 /* ---- Reads (CH-8) ---- */
 
 static void read_resources_are_kept_until_the_switch(void **state)
@@ -503,6 +528,27 @@ static void small_messages_need_no_key(void **state)
 	expect(FLUE_SOCKET_RDMA_SENT, 5, 0, NULL);
 	expect(FLUE_SOCKET_PUT, 6, 0, NULL);
 	expect(FLUE_SOCKET_RDMA_SENT, 7, 0, NULL);
+}
+
+/* What the program fences is its request, not ours in front of it. */
+static void fence_is_passed_on_for_every_request(void **state)
+{
+	uint32_t n = 0;
+
+	assert_true(fake_socket_to(s, FLUE_OFFLOAD_DONE));
+	for (unsigned fenced = 0; fenced < 2; fenced++) {
+		uint32_t flags = fenced ? FLUE_SOCKET_FENCE : 0;
+
+		assert_true(s->ops->get(s, data, 1000, 5, 6, flags, 1));
+		assert_true(s->ops->put(s, data, 1000, 5, 6, flags, 2));
+		assert_true(s->ops->rdma_send(s, data, 1000, flags, 0, 3));
+		for (unsigned i = 0; i < 3; i++, n += 2) {
+			assert_int_equal(sent(n)->op, FLUE_WR_FAST_REG);
+			assert_int_equal(sent(n)->flags & FLUE_FENCE, 0);
+			assert_int_equal(sent(n + 1)->flags & FLUE_FENCE, fenced ? FLUE_FENCE : 0);
+		}
+	}
+	assert_int_equal(prov(s)->n_sends, n);
 }
 
 /* CH-6, CH-28: one completion for each request of the program, none for ours. */
@@ -882,6 +928,7 @@ int main(void)
 		WITH_SOCKET(queue_pair_that_cannot_be_made_leaves_nothing),
 		WITH_SOCKET(related_sockets_share_a_protection_domain), /* CH-7 */
 		WITH_SOCKET(related_socket_of_another_adapter_is_refused),
+		WITH_SOCKET(related_socket_of_another_domain_is_refused), /* CH-7 */
 		/* CH-8 */
 		WITH_SOCKET(read_resources_are_kept_until_the_switch),
 		WITH_SOCKET(no_reads_at_all_can_be_wished), /* CH-8 */
@@ -891,6 +938,7 @@ int main(void)
 		WITH_SOCKET(agreement_is_not_touched_without_a_wish),
 		WITH_SOCKET(read_resources_of_a_live_connection_are_the_providers),
 		WITH_SOCKET(small_messages_need_no_key),                    /* CH-16 */
+		WITH_SOCKET(fence_is_passed_on_for_every_request),          /* CH-16 */
 		WITH_SOCKET(keys_are_made_by_unsignaled_requests_in_front), /* CH-6, CH-28 */
 		WITH_SOCKET(failure_in_front_is_the_requests_error),        /* CH-6 */
 		WITH_SOCKET(failures_have_an_errno_each),
