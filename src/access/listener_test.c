@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "access/fake_priv.h"
+#include "base/clock.h"
 
 static struct flue_adapter *a;
 static struct flue_listener *l;
@@ -288,6 +289,72 @@ static void get_request_waits(void **state)
 	assert_true(req->ops->reject(req, NULL, 0));
 }
 
+#define WAITERS  4
+#define PATIENCE 30000 /* only who was forgotten waits so long */
+
+static atomic_uint waiting, served;
+static bool for_events;
+
+static void *await_one(void *arg)
+{
+	uint64_t begun = clock_now();
+	struct flue_conn_request *req;
+	struct flue_event ev;
+
+	atomic_fetch_add(&waiting, 1);
+	if (for_events && !flue_get_event(a, &ev, PATIENCE))
+		return arg;
+	if (!for_events) {
+		req = l->ops->get_request(l, PATIENCE);
+		if (!req || !req->ops->reject(req, NULL, 0))
+			return arg;
+	}
+	/* Who was not woken finds its request when its time is over. */
+	if (clock_now() - begun < PATIENCE * NSEC_PER_MSEC)
+		atomic_fetch_add(&served, 1);
+	return NULL;
+}
+
+/* As many requests as waiters, the later ones before the first was taken, if we are quick enough. */
+static void serve_all(void)
+{
+	pthread_t thread[WAITERS];
+
+	atomic_store(&waiting, 0);
+	atomic_store(&served, 0);
+	for (unsigned i = 0; i < WAITERS; i++)
+		assert_int_equal(pthread_create(&thread[i], NULL, await_one, &served), 0);
+	while (atomic_load(&waiting) < WAITERS)
+		usleep(100);
+	usleep(2000); /* most likely they sleep now */
+	for (unsigned i = 0; i < WAITERS; i++)
+		assert_int_equal(fake_request(l, NULL, 0, 2), 0);
+	for (unsigned i = 0; i < WAITERS; i++)
+		assert_int_equal(pthread_join(thread[i], NULL), 0);
+	assert_int_equal(atomic_load(&served), WAITERS);
+}
+
+/* Both ways to learn of it: the request itself, and the one event that counts them. */
+static void every_request_wakes_a_waiter_of_its_own(void **state)
+{
+	struct flue_listen_attr attr = here();
+	struct flue_conn_request *req;
+
+	assert_true(l->ops->destroy(l));
+	attr.backlog = WAITERS;
+	l = a->ops->listen(a, &attr);
+	for (unsigned round = 0; round < 20; round++) {
+		for_events = round % 2;
+		serve_all();
+		for (unsigned i = 0; for_events && i < WAITERS; i++) {
+			req = l->ops->get_request(l, 0);
+			assert_non_null(req);
+			assert_true(req->ops->reject(req, NULL, 0));
+		}
+		expect_request_event(false);
+	}
+}
+
 #define WITH_LISTENER(test) cmocka_unit_test_setup_teardown(test, open_listener, close_listener)
 
 int main(void)
@@ -307,6 +374,7 @@ int main(void)
 		WITH_LISTENER(reject_sends_no_data_when_it_is_too_long),
 		WITH_LISTENER(handler_can_accept),
 		WITH_LISTENER(get_request_waits),
+		WITH_LISTENER(every_request_wakes_a_waiter_of_its_own), /* CH-18 */
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
