@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "access/fake_priv.h"
+#include "access/stream.h"
 #include "base/clock.h"
 
 static struct flue_adapter *a;
@@ -16,8 +17,64 @@ static struct flue_qp *qp;
 static int fd[2]; /* ours, the peer's */
 static char octets[1 << 20];
 
+/* ---- a time of our own (the linker puts it below the calls) ---- */
+
+int __real_clock_gettime(clockid_t id, struct timespec *ts);
+int __real_nanosleep(const struct timespec *time, struct timespec *left);
+int __real_pthread_cond_clockwait(pthread_cond_t *cond, pthread_mutex_t *lock, clockid_t id,
+				  const struct timespec *at);
+int __wrap_clock_gettime(clockid_t id, struct timespec *ts);
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
+int __wrap_pthread_cond_clockwait(pthread_cond_t *cond, pthread_mutex_t *lock, clockid_t id,
+				  const struct timespec *at);
+
+static bool quick;        /* nobody sleeps: */
+static unsigned naps;     /* a look at what is unacknowledged takes a second */
+static unsigned deaf;     /* ... and from this one on the peer reads; 0: never */
+static uint64_t waits_to; /* when the first wait for the provider ends, at the latest */
+static atomic_uint skipped_s;
+
+int __wrap_clock_gettime(clockid_t id, struct timespec *ts)
+{
+	int rc = __real_clock_gettime(id, ts);
+
+	ts->tv_sec += atomic_load(&skipped_s);
+	return rc;
+}
+
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left)
+{
+	if (quick && (!deaf || naps < deaf)) {
+		naps++;
+		atomic_fetch_add(&skipped_s, 1);
+		return 0;
+	}
+	while (quick && recv(fd[1], octets, sizeof(octets), MSG_DONTWAIT) > 0)
+		;
+	return __real_nanosleep(time, left); /* TCP needs its own */
+}
+
+int __wrap_pthread_cond_clockwait(pthread_cond_t *cond, pthread_mutex_t *lock, clockid_t id,
+				  const struct timespec *at)
+{
+	if (!quick)
+		return __real_pthread_cond_clockwait(cond, lock, id, at);
+	if (!waits_to)
+		waits_to = (uint64_t)at->tv_sec * NSEC_PER_SEC + (uint64_t)at->tv_nsec;
+	return ETIMEDOUT;
+}
+
+static void be_quick(unsigned until)
+{
+	naps = 0;
+	deaf = until;
+	waits_to = 0;
+	quick = true;
+}
+
 static int open_qp(void **state)
 {
+	quick = false;
 	fake_reset();
 	a = fake_open(NULL, 0);
 	qp = fake_qp(a, NULL, NULL);
@@ -239,6 +296,21 @@ static void convert_returns_when_the_provider_never_answers(void **state)
 	expect_no_event();
 }
 
+/* The provider has timers of its own, so it is given a little more; but no second time-out. */
+static void convert_waits_for_the_provider_once(void **state)
+{
+	struct flue_switch_attr attr = attr_with(0);
+	uint64_t begun = clock_now();
+
+	attr.timeout_ms = 600000;
+	be_quick(0);
+	assert_fails(flue_socket_convert(qp, fd[0], &attr), ETIMEDOUT);
+	quick = false;
+	fd[0] = -1;
+	assert_true(waits_to - begun >= 600 * NSEC_PER_SEC);
+	assert_true(waits_to - begun < 900 * NSEC_PER_SEC);
+}
+
 static void small_buffers(void)
 {
 	int small = 16384;
@@ -264,10 +336,10 @@ static void *read_later(void *arg)
 
 static void note_and_connect(struct prov_qp *of)
 {
-	int n = -1;
+	int n = acc_stream_unacked(of->stream.fd);
 
-	if (atomic_load(&reading))
-		n = 0;
+	if (!atomic_load(&reading))
+		n = -1;
 	fake_news(of->attr.owner, n ? FLUE_EVENT_CONNECT_FAILED : FLUE_EVENT_CONNECTED, 0, EPROTO);
 }
 
@@ -305,6 +377,41 @@ static void convert_gives_up_on_a_peer_that_does_not_read(void **state)
 	fd[0] = -1;
 }
 
+/* One time-out for the whole conversion, whatever took how long. */
+static void convert_leaves_the_provider_what_is_left(void **state)
+{
+	struct flue_switch_attr attr = attr_with(0);
+	int given;
+
+	small_buffers();
+	fake.on_adopt = say_connected;
+	attr.timeout_ms = 600000;
+	be_quick(300); /* seconds */
+	assert_true(flue_socket_convert(qp, fd[0], &attr));
+	quick = false;
+	fd[0] = -1;
+	given = fake.qp->conn.timeout_ms;
+	assert_int_equal(naps, 300);
+	assert_true(given > 0 && given <= 300001);
+}
+
+static void convert_does_not_wait_longer_than_it_was_told(void **state)
+{
+	struct flue_switch_attr attr = attr_with(0);
+	uint64_t begun = clock_now(), took;
+
+	small_buffers();
+	attr.timeout_ms = 600000;
+	be_quick(0);
+	assert_fails(flue_socket_convert(qp, fd[0], &attr), ETIMEDOUT);
+	quick = false;
+	fd[0] = -1;
+	took = clock_now() - begun;
+	assert_int_equal(fake.adopts, 0);
+	assert_true(took >= 600 * NSEC_PER_SEC);
+	assert_true(naps <= 600); /* a second each */
+}
+
 static void convert_notices_a_reset_while_it_waits(void **state)
 {
 	struct flue_switch_attr attr = attr_with(0);
@@ -335,7 +442,10 @@ int main(void)
 		WITH_QP(convert_that_the_provider_refuses_ends_the_connection), /* CH-14 */
 		WITH_QP(convert_fails_with_what_the_peer_said),                 /* CH-14 */
 		WITH_QP(convert_returns_when_the_provider_never_answers),       /* CH-25 */
+		WITH_QP(convert_waits_for_the_provider_once),                   /* CH-25 */
 		WITH_QP(convert_waits_until_the_peer_has_everything),           /* CH-11 */
+		WITH_QP(convert_leaves_the_provider_what_is_left),              /* CH-11, CH-25 */
+		WITH_QP(convert_does_not_wait_longer_than_it_was_told),         /* CH-11, CH-25 */
 		WITH_QP(convert_gives_up_on_a_peer_that_does_not_read),         /* CH-11 */
 		WITH_QP(convert_notices_a_reset_while_it_waits),
 	};
