@@ -208,24 +208,43 @@ static uint32_t deliver_read_response(struct qp *q, const struct ddp_segment *s)
 
 /* ---- Terminate ---- */
 
-/* Does the Terminate name the Read at the head of our queue? */
-static void blame_read(struct qp *q, const struct rdmap_terminate *t)
+/* Our Read that came back with a Terminate, or NULL. By its places: not every peer repeats the rest. */
+static struct wqe *find_read(struct qp *q, const struct rdmap_terminate *t)
 {
 	struct rdmap_read_request r;
-	const struct orq_entry *o = orq_first(q);
-	struct wqe *w;
 
-	if (q->orq_head == q->tx.cur.orq_tail || o->rtr)
-		return;
-	w = wq_at(&q->sq, o->wqe);
-	if (t->rdmap_len == RDMAP_READ_REQUEST_LEN) {
-		rdmap_read_request_decode(&r, t->rdmap);
-		if (r.src_stag != w->rkey)
-			return;
-	} else if (wire_fault_layer(t->fault) != WIRE_LAYER_RDMAP) {
-		return;
+	rdmap_read_request_decode(&r, t->rdmap);
+	for (uint32_t n = q->orq_head; n != q->tx.cur.orq_tail; n++) {
+		const struct orq_entry *o = qp_orq(q, n);
+		struct wqe *w = wq_at(&q->sq, o->wqe);
+
+		if (!o->rtr && r.src_stag == w->rkey && r.src_to == w->remote_addr &&
+		    r.sink_stag == o->stag && r.sink_to == o->to)
+			return w;
 	}
-	if (wire_fault_layer(t->fault) == WIRE_LAYER_RDMAP)
+	return NULL;
+}
+
+/* Which Read is to blame? A peer may judge requests when they come, so not only the oldest can be. */
+static struct wqe *blamed_read(struct qp *q, const struct rdmap_terminate *t)
+{
+	const struct orq_entry *o = orq_first(q);
+
+	if (q->orq_head == q->tx.cur.orq_tail || wire_fault_layer(t->fault) != WIRE_LAYER_RDMAP)
+		return NULL;
+	if (t->rdmap_len)
+		return find_read(q, t);
+	/* It says that it was another message. Without a word it failed to answer the oldest. */
+	if (o->rtr || (t->ddp_len && (t->ddp[1] & 0xf) != RDMAP_READ_REQUEST))
+		return NULL;
+	return wq_at(&q->sq, o->wqe);
+}
+
+static void blame_read(struct qp *q, const struct rdmap_terminate *t)
+{
+	struct wqe *w = blamed_read(q, t);
+
+	if (w)
 		w->status = wire_fault_type(t->fault) == 1 ? FLUE_WC_REMOTE_ACCESS
 							   : FLUE_WC_REMOTE_OPERATION;
 }

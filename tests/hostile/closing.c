@@ -90,6 +90,59 @@ static void terminate_names_the_read_that_failed(void **state)
 	scene_expect_flushed(s);
 }
 
+/* Three Reads, and a Terminate that brings one of them back: 1, 2, 3, or another one. */
+static void expect_blame(struct scene *s, unsigned which)
+{
+	uint8_t payload[52] = { 1, 1, 0xe0, 0, 0, 46, 0x41, 0x41 };
+	struct rdmap_read_request r[3], back;
+
+	scene_connect(s, &scene_default);
+	for (unsigned i = 0; i < 3; i++)
+		scene_post_read(s, 200 + 100 * i, 64);
+	for (unsigned i = 0; i < 3; i++)
+		raw_expect_read_request(&s->peer, &r[i]);
+	back = r[which ? which - 1 : 0];
+	if (!which)
+		back.src_to++;
+	rdmap_read_request_encode(&back, payload + 24);
+	raw_terminate(&s->peer, payload, sizeof(payload));
+	raw_drain(&s->peer);
+	raw_close(&s->peer);
+	for (unsigned i = 1; i <= 3; i++)
+		scene_expect_wc(s, i, i == which ? FLUE_WC_REMOTE_ACCESS : FLUE_WC_FLUSHED, NULL);
+	scene_expect_down(s, FLUE_CLOSE_TERMINATED, 0x0101);
+}
+
+static void terminate_blames_the_first_read_if_it_says_so(void **state)
+{
+	expect_blame(*state, 1);
+}
+
+/* All name the same key, as a program's often do. */
+static void terminate_blames_a_later_read_if_it_says_so(void **state)
+{
+	expect_blame(*state, 3);
+}
+
+static void terminate_of_a_read_that_is_not_ours_blames_nobody(void **state)
+{
+	expect_blame(*state, 0);
+}
+
+/* The peer did not like a Send; a Read that waits for its answer is innocent. */
+static void terminate_of_another_message_blames_no_read(void **state)
+{
+	static const uint8_t payload[24] = { 1, 9, 0xc0, 0, 0, 30, 0x41, 0x44 };
+	struct scene *s = *state;
+
+	connect_busy(s, &scene_default);
+	raw_terminate(&s->peer, payload, sizeof(payload));
+	raw_drain(&s->peer);
+	raw_close(&s->peer);
+	scene_expect_down(s, FLUE_CLOSE_TERMINATED, 0x0109);
+	scene_expect_flushed(s);
+}
+
 static void second_terminate_changes_nothing(void **state)
 {
 	struct scene *s = *state;
@@ -364,6 +417,10 @@ static void reset_after_our_close_is_a_reset(void **state)
 
 static const struct CMUnitTest others[] = {
 	WITH_SCENE(terminate_names_the_read_that_failed),
+	WITH_SCENE(terminate_blames_the_first_read_if_it_says_so),
+	WITH_SCENE(terminate_blames_a_later_read_if_it_says_so),
+	WITH_SCENE(terminate_of_a_read_that_is_not_ours_blames_nobody),
+	WITH_SCENE(terminate_of_another_message_blames_no_read),
 	WITH_SCENE(second_terminate_changes_nothing),
 	WITH_SCENE(nothing_counts_behind_a_fault),
 	WITH_SCENE(terminate_in_single_octets_is_one),
