@@ -115,7 +115,7 @@ static void send_opcode(uint8_t opcode)
 
 static bool ended(void)
 {
-	for (int i = 0; i < 3000 && !atomic_load(&ends); i++)
+	for (int i = 0; i < 30000 && !atomic_load(&ends); i++)
 		usleep(1000);
 	return atomic_load(&ends) == 1;
 }
@@ -220,6 +220,89 @@ static void qp_in_error_flushes_what_is_posted_then_starts_afresh(void **state)
 	assert_int_equal(atomic_load(&ends), 1);
 }
 
+/* ---- a Read of the peer's that cannot be answered yet ---- */
+
+/* TCP would be full: whatever the queue pair has to say must wait. */
+static void plug(void)
+{
+	static const char junk[4096];
+
+	engine_lock(q->engine);
+	while (send(q->io.fd, junk, sizeof(junk), MSG_DONTWAIT) > 0)
+		;
+	assert_int_equal(errno, EAGAIN);
+	engine_unlock(q->engine);
+}
+
+static bool is_reading(void)
+{
+	bool reading;
+
+	engine_lock(q->engine);
+	reading = q->irq_head != q->irq_tail;
+	/* None of its answer is out, which alone would be work outstanding. */
+	assert_false(q->tx.has_part);
+	engine_unlock(q->engine);
+	return reading;
+}
+
+static void await_reading(bool reading)
+{
+	for (int i = 0; i < 30000 && is_reading() != reading; i++)
+		usleep(1000);
+	assert_int_equal(is_reading(), reading);
+}
+
+/* No octets are asked for, so no key is looked at. */
+static void read_from(void)
+{
+	uint8_t fpdu[2 + 18 + 28 + 4] = { 0, 18 + 28, 0x41, 0x41 };
+
+	plug();
+	fpdu[2 + 9] = 1;  /* queue */
+	fpdu[2 + 13] = 1; /* MSN */
+	assert_int_equal(send(peer, fpdu, sizeof(fpdu), MSG_NOSIGNAL), sizeof(fpdu));
+	await_reading(true);
+}
+
+static void expect_bad_close(uint32_t detail)
+{
+	assert_true(ended());
+	assert_int_equal(end.reason, FLUE_CLOSE_BAD);
+	assert_int_equal(end.detail, detail);
+	assert_int_equal(flue_qp_state(&owner), FLUE_QP_ERROR);
+}
+
+static void qp_that_is_read_from_does_not_close_gracefully(void **state)
+{
+	read_from();
+	assert_int_equal(qp_disconnect(q, 10000), -EBUSY);
+	expect_bad_close(EBUSY);
+}
+
+static void qp_whose_peer_closes_before_its_read_is_answered_says_bad_close(void **state)
+{
+	read_from();
+	shutdown(peer, SHUT_WR);
+	expect_bad_close(0);
+}
+
+/* There is no place for the Read in fewer. */
+static void qp_keeps_its_ird_while_it_is_read_from(void **state)
+{
+	char junk[4096];
+
+	read_from();
+	assert_int_equal(qp_modify_reads(q, 0, 1), -EBUSY);
+	assert_int_equal(qp_modify_reads(q, 1, 1), 0);
+	assert_int_equal(qp_modify_reads(q, 9, 1), 0);
+	assert_true(is_reading());
+	while (is_reading())
+		if (recv(peer, junk, sizeof(junk), 0) < 0)
+			usleep(1000);
+	assert_int_equal(qp_modify_reads(q, 0, 1), 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make, drop)
 
 int main(void)
@@ -231,6 +314,9 @@ int main(void)
 		TEST(qp_that_loses_its_peer_in_the_middle_of_an_fpdu_says_lost),
 		TEST(qp_whose_peer_closes_inside_a_write_says_bad_close),
 		TEST(qp_in_error_flushes_what_is_posted_then_starts_afresh),
+		TEST(qp_that_is_read_from_does_not_close_gracefully),                  /* CH-20 */
+		TEST(qp_whose_peer_closes_before_its_read_is_answered_says_bad_close), /* CH-22 */
+		TEST(qp_keeps_its_ird_while_it_is_read_from),                          /* CH-8 */
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
