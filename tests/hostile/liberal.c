@@ -116,6 +116,34 @@ static void largest_fpdu_is_taken(void **state)
 	close_in_order(s);
 }
 
+/* A peer that shows that it takes more is sent more, but never more than the program wants. */
+static void larger_fpdus_of_the_peer_do_not_lift_our_limit(void **state)
+{
+	struct scene *s = *state;
+	static uint8_t data[30000];
+	size_t got = 0, most = 0;
+	struct raw_fpdu f;
+
+	s->fpdu_max = 1000;
+	scene_connect(s, &scene_default);
+	raw_write(&s->peer, scene_key(s, AREA_RW), scene_to(s, AREA_RW, 0), data, sizeof(data));
+	scene_post_recv(s, 0, 4);
+	raw_send_message(&s->peer, data, 4);
+	scene_expect_wc(s, 1, FLUE_WC_SUCCESS, NULL);
+	scene_expect(s, AREA_RW, 0, data, sizeof(data));
+	scene_expect(s, AREA_LOCAL, 0, data, 4);
+	scene_post_send(s, 0, sizeof(data));
+	for (f.seg.last = false; !f.seg.last; got += f.seg.payload_len) {
+		raw_expect_fpdu(&s->peer, RDMAP_SEND, &f);
+		if (most < f.seg.payload_len)
+			most = f.seg.payload_len;
+	}
+	assert_int_equal(got, sizeof(data));
+	assert_int_equal(most, mpa_mulpdu(1000, false) - DDP_UNTAGGED_LEN);
+	scene_expect_wc(s, 2, FLUE_WC_SUCCESS, NULL);
+	close_in_order(s);
+}
+
 static void wrong_crc_is_not_looked_at_when_crc_is_off(void **state)
 {
 	struct scene *s = *state;
@@ -277,6 +305,7 @@ static const struct CMUnitTest once[] = {
 	WITH_SCENE(zero_length_write_needs_no_stag),
 	WITH_SCENE(zero_length_read_needs_no_stag),
 	WITH_SCENE(write_reaches_the_last_octet_of_its_region),
+	WITH_SCENE(larger_fpdus_of_the_peer_do_not_lift_our_limit),
 	WITH_SCENE(wrong_crc_is_not_looked_at_when_crc_is_off),
 	WITH_SCENE(reserved_bits_are_not_looked_at),
 	WITH_SCENE(granted_region_can_be_revoked_once),

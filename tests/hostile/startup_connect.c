@@ -485,6 +485,24 @@ static void peer_that_leaves_a_waiting_initiator_is_noticed(void **state)
 
 /* ---- ready to receive ---- */
 
+/* A peer that misses what comes before it is ready gets its chance, but is not pestered. */
+static void silent_responder_is_nudged_three_times(void **state)
+{
+	struct scene *s = *state;
+	struct mpa_frame req, rep = called(s, &req);
+	struct raw_fpdu f;
+
+	raw_send_frame(&s->peer, &rep);
+	for (unsigned i = 0; i < 1 + 3; i++) {
+		raw_expect_fpdu(&s->peer, RDMAP_WRITE, &f);
+		assert_int_equal(f.seg.payload_len, 0);
+	}
+	raw_expect_silence(&s->peer, 1000);
+	scene_await_connected(s);
+	scene_prove(s);
+	close_in_order(s);
+}
+
 static void start_with_rtr(struct scene *s, uint32_t flag, uint8_t kind)
 {
 	struct mpa_frame req, rep;
@@ -567,6 +585,7 @@ static const struct CMUnitTest others[] = {
 	WITH_SCENE(echo_of_our_flags_makes_no_own_peer),
 	WITH_SCENE(fpdus_wait_while_the_initiator_does),
 	WITH_SCENE(peer_that_leaves_a_waiting_initiator_is_noticed),
+	WITH_SCENE(silent_responder_is_nudged_three_times),
 	WITH_SCENE(initiator_says_rtr_by_send),
 	WITH_SCENE(initiator_says_rtr_by_read),
 	WITH_SCENE(answer_to_an_rtr_by_read_must_be_empty),

@@ -429,6 +429,38 @@ static void rejection_carries_private_data(void **state)
 
 /* ---- who speaks first ---- */
 
+/* Its end, once it has read that it was rejected. */
+static void be_rejected(struct scene *s)
+{
+	struct flue_conn_request *req;
+	struct mpa_frame f;
+
+	scene_dial(s);
+	f = raw_request(&s->peer);
+	raw_send_frame(&s->peer, &f);
+	req = scene_request(s);
+	assert_true(req->ops->reject(req, NULL, 0));
+	raw_expect_frame(&s->peer, true, &f);
+	assert_int_equal(f.flags & MPA_FLAG_REJECT, MPA_FLAG_REJECT);
+}
+
+/* A rejected peer has a second to close first. There is a limit for such peers at one time (64), and those who
+ * closed count no more. */
+static void rejected_peers_are_forgotten_when_they_close(void **state)
+{
+	struct scene *s = *state;
+	uint64_t begun;
+
+	for (unsigned i = 0; i < 80; i++) {
+		be_rejected(s);
+		raw_close(&s->peer);
+	}
+	begun = pair_now_ms();
+	be_rejected(s);
+	raw_expect_end(&s->peer);
+	assert_true(pair_now_ms() - begun >= 900);
+}
+
 static void start_two_way(struct scene *s)
 {
 	struct mpa_frame req = raw_request(&s->peer), rep;
@@ -641,6 +673,7 @@ static const struct CMUnitTest others[] = {
 	WITH_SCENE(garbage_behind_the_request_ends_the_connection),
 	WITH_SCENE(depth_that_cannot_be_held_is_refused),
 	WITH_SCENE(rejection_carries_private_data),
+	WITH_SCENE(rejected_peers_are_forgotten_when_they_close),
 	WITH_SCENE(responder_is_silent_before_the_first_fpdu),
 	WITH_SCENE(responder_stays_silent_after_half_an_fpdu),
 	WITH_SCENE(lenient_responder_speaks_first),
