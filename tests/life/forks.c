@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -514,6 +515,48 @@ static void child_does_not_touch_its_parents_files(void **state)
 	assert_true(pair_close(&p));
 }
 
+#define MOST_FILES 4096
+
+static unsigned count_sockets(void)
+{
+	struct stat st;
+	unsigned n = 0;
+
+	for (int fd = 0; fd < MOST_FILES; fd++)
+		n += fstat(fd, &st) == 0 && S_ISSOCK(st.st_mode);
+	return n;
+}
+
+/* A connection lives as long as somebody has its socket, and a child may live long. */
+static void child_keeps_no_connection_of_its_parents_alive(void **state)
+{
+	struct pair_options o = PAIR_DEFAULTS;
+	unsigned before = count_sockets();
+	struct flue_conn_request *req;
+	struct flue_conn_attr attr;
+	struct flue_qp *half;
+	struct pair p;
+	pid_t pid;
+
+	/* Two queue pairs, a listener, and both ends of a set-up. */
+	assert_true(open_talk(&p, &o));
+	half = pair_new_qp(&p, &p.a);
+	attr = pair_conn_attr(&p, FLUE_CONN_ASYNC);
+	assert_true(half && half->ops->connect(half, &attr));
+	req = p.listener->ops->get_request(p.listener, 10000);
+	assert_non_null(req);
+	assert_int_equal(count_sockets(), before + 5);
+	pid = fork();
+	if (pid == 0)
+		_exit((int)(count_sockets() - before));
+	assert_int_equal(await(pid), 0);
+	assert_int_equal(count_sockets(), before + 5);
+	assert_true(req->ops->reject(req, NULL, 0));
+	assert_true(flue_destroy_qp(half));
+	assert_true(talk_once(&p, 5, 1000));
+	assert_true(pair_close(&p));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -526,6 +569,7 @@ int main(void)
 		cmocka_unit_test(inherited_shared_queues_refuse_work_as_well),
 		cmocka_unit_test(child_cannot_answer_a_request_of_its_parent),
 		cmocka_unit_test(child_does_not_touch_its_parents_files),
+		cmocka_unit_test(child_keeps_no_connection_of_its_parents_alive),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
