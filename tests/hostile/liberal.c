@@ -116,15 +116,15 @@ static void largest_fpdu_is_taken(void **state)
 	close_in_order(s);
 }
 
-/* A peer that shows that it takes more is sent more, but never more than the program wants. */
-static void larger_fpdus_of_the_peer_do_not_lift_our_limit(void **state)
+/* A peer that shows that it takes more is sent more, but never more than `most`. */
+static void expect_largest_fpdu(struct scene *s, uint32_t fpdu_max, size_t most)
 {
-	struct scene *s = *state;
-	static uint8_t data[30000];
-	size_t got = 0, most = 0;
+	static uint8_t data[MPA_ULPDU_MAX - DDP_TAGGED_LEN];
+	uint32_t total = 2 * MPA_ULPDU_MAX;
+	size_t got = 0, largest = 0;
 	struct raw_fpdu f;
 
-	s->fpdu_max = 1000;
+	s->fpdu_max = fpdu_max;
 	scene_connect(s, &scene_default);
 	raw_write(&s->peer, scene_key(s, AREA_RW), scene_to(s, AREA_RW, 0), data, sizeof(data));
 	scene_post_recv(s, 0, 4);
@@ -132,16 +132,26 @@ static void larger_fpdus_of_the_peer_do_not_lift_our_limit(void **state)
 	scene_expect_wc(s, 1, FLUE_WC_SUCCESS, NULL);
 	scene_expect(s, AREA_RW, 0, data, sizeof(data));
 	scene_expect(s, AREA_LOCAL, 0, data, 4);
-	scene_post_send(s, 0, sizeof(data));
+	scene_post_send(s, 0, total);
 	for (f.seg.last = false; !f.seg.last; got += f.seg.payload_len) {
 		raw_expect_fpdu(&s->peer, RDMAP_SEND, &f);
-		if (most < f.seg.payload_len)
-			most = f.seg.payload_len;
+		if (largest < DDP_UNTAGGED_LEN + f.seg.payload_len)
+			largest = DDP_UNTAGGED_LEN + f.seg.payload_len;
 	}
-	assert_int_equal(got, sizeof(data));
-	assert_int_equal(most, mpa_mulpdu(1000, false) - DDP_UNTAGGED_LEN);
+	assert_int_equal(got, total);
+	assert_int_equal(largest, most);
 	scene_expect_wc(s, 2, FLUE_WC_SUCCESS, NULL);
 	close_in_order(s);
+}
+
+static void larger_fpdus_of_the_peer_do_not_lift_the_programs_limit(void **state)
+{
+	expect_largest_fpdu(*state, 1000, mpa_mulpdu(1000, false));
+}
+
+static void larger_fpdus_of_the_peer_do_not_lift_our_own_limit(void **state)
+{
+	expect_largest_fpdu(*state, 0, MPA_MULPDU_MAX);
 }
 
 static void wrong_crc_is_not_looked_at_when_crc_is_off(void **state)
@@ -305,7 +315,8 @@ static const struct CMUnitTest once[] = {
 	WITH_SCENE(zero_length_write_needs_no_stag),
 	WITH_SCENE(zero_length_read_needs_no_stag),
 	WITH_SCENE(write_reaches_the_last_octet_of_its_region),
-	WITH_SCENE(larger_fpdus_of_the_peer_do_not_lift_our_limit),
+	WITH_SCENE(larger_fpdus_of_the_peer_do_not_lift_the_programs_limit),
+	WITH_SCENE(larger_fpdus_of_the_peer_do_not_lift_our_own_limit),
 	WITH_SCENE(wrong_crc_is_not_looked_at_when_crc_is_off),
 	WITH_SCENE(reserved_bits_are_not_looked_at),
 	WITH_SCENE(granted_region_can_be_revoked_once),
