@@ -7,6 +7,7 @@
  *   socket_event.c   events: order, queue, callbacks
  *   socket_stream.c  streaming mode, and waiting until TCP has everything
  *   socket_rdma.c    RDMA mode: requests, local keys, completions
+ *   socket_stag.c    keys of the program
  *   socket_share.c   reserving: protection domains, shared completion queues
  *
  * Locks: acc_socket.lock is outside all locks of the objects it uses, and is not held while one of
@@ -184,15 +185,18 @@ bool sock_put(struct flue_socket *pub, const void *data, size_t length, uint64_t
 	      uint32_t rkey, uint32_t flags, uint64_t id);
 bool sock_get(struct flue_socket *pub, void *data, size_t length, uint64_t remote_addr,
 	      uint32_t rkey, uint32_t flags, uint64_t id);
+/* Lock held: answers what the queue pair still has, in its place. */
+void sock_cancel_posted(struct acc_socket *s);
+/* Of the shared completion queues. */
+void sock_completion(struct flue_cq *cq, const struct flue_wc *wc, void *arg);
+
+/* ---- socket_stag.c ---- */
+
 struct flue_mr *sock_alloc_stag(struct flue_socket *pub);
 bool sock_map(struct flue_socket *pub, struct flue_mr *mr, void *data, size_t length,
 	      uint32_t access);
 bool sock_free_stag(struct flue_socket *pub, struct flue_mr *mr);
 void sock_stags_fini(struct acc_socket *s);
-/* Lock held: answers what the queue pair still has, in its place. */
-void sock_cancel_posted(struct acc_socket *s);
-/* Of the shared completion queues. */
-void sock_completion(struct flue_cq *cq, const struct flue_wc *wc, void *arg);
 
 /* ---- socket_share.c ---- */
 
