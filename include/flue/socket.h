@@ -34,7 +34,8 @@
  * Keys. Buffers of rdma_send(), rdma_recv(), put() and get() are plain memory: Flue registers them
  * unseen and takes the registration back when the request is done. Memory that the peer shall
  * reach is registered with alloc_stag() and map(): those keys are the program's to advertise,
- * track and invalidate.
+ * track and invalidate. A program that uses the same buffers again and again may keep keys for them,
+ * too, and name the region in the pieces of its requests (struct flue_piece).
  */
 #ifndef FLUE_SOCKET_H
 #define FLUE_SOCKET_H
@@ -117,7 +118,7 @@ struct flue_switch_attr {
 enum flue_reserve_reason {
 	FLUE_RESERVE_OK = 0,
 	/* Recoverable: ask for less. */
-	FLUE_RESERVE_QUEUE_TOO_LONG, /* sq_depth or rq_depth: a smaller queue pair can be made */
+	FLUE_RESERVE_QUEUE_TOO_LONG, /* sq_depth, rq_depth, pieces: a smaller queue pair can be made */
 	FLUE_RESERVE_READS_TOO_MANY, /* ird or ord */
 	FLUE_RESERVE_CQ_FULL,        /* no completion queue could be made or grown */
 	/* Not recoverable. */
@@ -142,12 +143,25 @@ struct flue_reserve_attr {
 	struct flue_qp *qp;
 	uint32_t reason;  /* out: enum flue_reserve_reason */
 	bool recoverable; /* out */
+	uint32_t pieces;  /* of memory in one request, see rdma_recv_list(); 0: 1 */
 };
 
 struct flue_socket_attr {
 	size_t size;
 	flue_socket_event_fn on_event; /* NULL: a queue, see get_event() */
 	void *event_arg;
+};
+
+/* One of several pieces of memory of a request. */
+struct flue_piece {
+	void *data;
+	size_t length; /* 0: as if it were not there */
+	/*
+	 * NULL: plain memory. Else a region that holds the piece, of the socket's protection domain (of
+	 * alloc_stag() and map(), for one): Flue uses its key and registers nothing. It must stay mapped
+	 * as it is until the request is answered.
+	 */
+	const struct flue_mr *mr;
 };
 
 /* flags of rdma_send(), put(), get() */
@@ -215,6 +229,21 @@ struct flue_socket_ops {
 	bool (*get_event)(struct flue_socket *s, struct flue_socket_event *ev, int timeout_ms);
 	/* Readable while events wait; made on demand, closed with the socket. -1: errno. */
 	int (*event_fd)(struct flue_socket *s);
+
+	/*
+	 * The calls of RDMA mode without `_list`, for several pieces of memory: a message is scattered
+	 * over them in their order, or gathered. The list itself is copied. Also EINVAL: more pieces than
+	 * were reserved (get_list(): or than caps->max_read_sge), a piece that is not in its region, a
+	 * region of another protection domain; EACCES: the region may not be written to.
+	 */
+	bool (*rdma_recv_list)(struct flue_socket *s, const struct flue_piece *list, uint32_t n,
+			       uint64_t id);
+	bool (*rdma_send_list)(struct flue_socket *s, const struct flue_piece *list, uint32_t n,
+			       uint32_t flags, uint32_t inv_key, uint64_t id);
+	bool (*put_list)(struct flue_socket *s, const struct flue_piece *list, uint32_t n,
+			 uint64_t remote_addr, uint32_t rkey, uint32_t flags, uint64_t id);
+	bool (*get_list)(struct flue_socket *s, const struct flue_piece *list, uint32_t n,
+			 uint64_t remote_addr, uint32_t rkey, uint32_t flags, uint64_t id);
 };
 
 struct flue_socket {
@@ -227,6 +256,7 @@ struct flue_socket {
 	uint32_t state;         /* enum flue_socket_state; read with flue_socket_state() */
 	uint32_t offload_state; /* enum flue_offload_state */
 	uint32_t ird, ord, sq_depth, rq_depth; /* granted */
+	uint32_t pieces;                       /* granted */
 };
 
 /* A connected TCP descriptor. EBADF, ENOTSOCK, EPROTOTYPE: not TCP, ENOTCONN, EINVAL, ENOMEM, EMFILE,

@@ -76,6 +76,7 @@ static void f_query(struct flue_caps *caps)
 	memset(caps, 0, sizeof(*caps));
 	caps->max_sq_depth = caps->max_rq_depth = caps->max_srq_depth = caps->max_cq_depth = 1024;
 	caps->max_sge = 4;
+	caps->max_read_sge = 1;
 	caps->max_inline = 64;
 	caps->max_ird = caps->max_ord = 32;
 	caps->max_mr_length = UINT64_MAX / 2;
@@ -158,6 +159,8 @@ static int f_modify_mr(struct prov_mr *mr, const struct prov_mr_attr *attr, uint
 	fake.modifies++;
 	fake.mr = *attr;
 	*key = ++fake.key << 8;
+	if (fake.on_modify)
+		fake.on_modify();
 	return answer(op, fake.rc.modify_mr);
 }
 
@@ -303,13 +306,23 @@ static int f_reset_qp(struct prov_qp *qp, struct prov_op *op)
 	return answer(op, fake.rc.reset_qp);
 }
 
+static void keep_pieces(struct fake_wr *to, const struct flue_sge *sg, uint32_t n)
+{
+	to->n_sg = n;
+	assert(n <= sizeof(to->sg) / sizeof(to->sg[0]));
+	for (uint32_t i = 0; i < n; i++)
+		to->sg[i] = sg[i];
+}
+
 /* A ready list is posted as a whole or not at all. */
 static int f_post_send(struct prov_qp *qp, const struct flue_send_wr *wr,
 		       const struct flue_send_wr **bad)
 {
 	*bad = wr;
-	for (; wr && !fake.rc.post_send; wr = wr->next)
-		qp->sends[qp->n_sends++ % FAKE_LOG] = (struct fake_wr) {
+	for (; wr && !fake.rc.post_send; wr = wr->next) {
+		struct fake_wr *to = &qp->sends[qp->n_sends++ % FAKE_LOG];
+
+		*to = (struct fake_wr) {
 			.id = wr->id,
 			.op = wr->op,
 			.flags = wr->flags,
@@ -317,8 +330,9 @@ static int f_post_send(struct prov_qp *qp, const struct flue_send_wr *wr,
 			.lkey = wr->op == FLUE_WR_FAST_REG ? wr->reg.key
 				: wr->n_sg                 ? wr->sg[0].lkey
 							   : 0,
-			.n_sg = wr->op == FLUE_WR_FAST_REG ? 0 : wr->n_sg,
 		};
+		keep_pieces(to, wr->sg, wr->op == FLUE_WR_FAST_REG ? 0 : wr->n_sg);
+	}
 	if (!fake.rc.post_send && fake.on_send)
 		fake.on_send(qp);
 	return fake.rc.post_send;
@@ -328,10 +342,12 @@ static int f_post_recv(struct prov_qp *qp, const struct flue_recv_wr *wr,
 		       const struct flue_recv_wr **bad)
 {
 	*bad = wr;
-	for (; wr && !fake.rc.post_recv; wr = wr->next)
-		qp->recvs[qp->n_recvs++ % FAKE_LOG] = (struct fake_wr) {
-			.id = wr->id, .n_sg = wr->n_sg, .lkey = wr->n_sg ? wr->sg[0].lkey : 0
-		};
+	for (; wr && !fake.rc.post_recv; wr = wr->next) {
+		struct fake_wr *to = &qp->recvs[qp->n_recvs++ % FAKE_LOG];
+
+		*to = (struct fake_wr) { .id = wr->id, .lkey = wr->n_sg ? wr->sg[0].lkey : 0 };
+		keep_pieces(to, wr->sg, wr->n_sg);
+	}
 	return fake.rc.post_recv;
 }
 

@@ -41,6 +41,7 @@ struct fake_wr {
 	uint32_t op, flags, rkey,
 		lkey; /* lkey: of the first element, or the new key's last octet */
 	uint32_t n_sg;
+	struct flue_sge sg[4]; /* as many as f_query() promises */
 };
 
 struct prov_qp {
@@ -84,6 +85,7 @@ struct fake {
 	void (*on_adopt)(struct prov_qp *qp);
 	void (*on_send)(struct prov_qp *qp);
 	void (*on_new_qp)(void);
+	void (*on_modify)(void);
 	uint32_t mrs_left; /* not 0: so many regions may be made, less one */
 	/* What the last call was given or made. */
 	struct prov_adapter *adapter;

@@ -361,6 +361,10 @@ static const struct flue_socket_ops socket_ops = {
 	.disconnect = sock_disconnect,
 	.get_event = sock_get_event,
 	.event_fd = sock_event_fd,
+	.rdma_recv_list = sock_rdma_recv_list,
+	.rdma_send_list = sock_rdma_send_list,
+	.put_list = sock_put_list,
+	.get_list = sock_get_list,
 };
 
 static void init(struct acc_socket *s, struct acc_adapter *a, int fd,

@@ -28,6 +28,8 @@ struct sock_key {
 	struct flue_mr *mr;
 	uint32_t key; /* as requests have made it */
 	bool valid;
+	uint32_t key_was; /* before the last ones, should they not be posted */
+	bool valid_was;
 };
 SLIST_HEAD(sock_keys, sock_key);
 
@@ -35,9 +37,12 @@ SLIST_HEAD(sock_keys, sock_key);
 struct sock_req {
 	TAILQ_ENTRY(sock_req) link;
 	struct flue_socket_event ev;
-	char *data;
-	size_t length;
-	struct sock_key *key;
+	char *data;    /* streaming only */
+	size_t length; /* of all pieces */
+	/* RDMA mode: pieces, and Flue's own key of each that needs one. In acc_socket's stores. */
+	struct flue_sge *sg;
+	struct sock_key **keys;
+	uint32_t n_sg;
 	bool streaming; /* on the heap; others are the socket's */
 	bool receive;
 	bool posted; /* in acc_socket.posted: the queue pair has it */
@@ -101,6 +106,9 @@ struct acc_socket {
 	bool wished;           /* ... were said; 0 is none then */
 	bool rewished;         /* ... too late for the agreement: to be changed after it */
 	struct sock_req *reqs; /* for RDMA mode */
+	struct flue_sge *sg_store;
+	struct sock_key **sg_keys;
+	struct flue_send_wr *front; /* scratch, for requests in front of the program's */
 	struct sock_key *key_store;
 	uint32_t n_keys;
 	struct sock_keys send_keys, recv_keys;
@@ -185,6 +193,14 @@ bool sock_put(struct flue_socket *pub, const void *data, size_t length, uint64_t
 	      uint32_t rkey, uint32_t flags, uint64_t id);
 bool sock_get(struct flue_socket *pub, void *data, size_t length, uint64_t remote_addr,
 	      uint32_t rkey, uint32_t flags, uint64_t id);
+bool sock_rdma_recv_list(struct flue_socket *pub, const struct flue_piece *list, uint32_t n,
+			 uint64_t id);
+bool sock_rdma_send_list(struct flue_socket *pub, const struct flue_piece *list, uint32_t n,
+			 uint32_t flags, uint32_t inv_key, uint64_t id);
+bool sock_put_list(struct flue_socket *pub, const struct flue_piece *list, uint32_t n,
+		   uint64_t remote_addr, uint32_t rkey, uint32_t flags, uint64_t id);
+bool sock_get_list(struct flue_socket *pub, const struct flue_piece *list, uint32_t n,
+		   uint64_t remote_addr, uint32_t rkey, uint32_t flags, uint64_t id);
 /* Lock held: answers what the queue pair still has, in its place. */
 void sock_cancel_posted(struct acc_socket *s);
 /* Of the shared completion queues. */

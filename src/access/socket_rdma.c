@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * An RDMA socket in RDMA mode (CH-16). The program gives plain memory; keys for it are Flue's own
- * (CH-28). For what is sent they are made by the queue pair itself, with requests in front of the
- * program's own that are not signaled: "invalidate the last use", "register this". How those went
- * is known from the one that follows, because a failure in front flushes what is behind (CH-6).
- * Receives cannot do that, since their memory must be ready before anything is sent: their keys
- * are modified by a control call.
+ * (CH-28), unless it names a region that it keeps itself. For what is sent they are made by the
+ * queue pair itself, with requests in front of the program's own that are not signaled: "invalidate
+ * the last use", "register this". How those went is known from the one that follows, because a
+ * failure in front flushes what is behind (CH-6). Receives cannot do that, since their memory must
+ * be ready before anything is sent: their keys are modified by a control call.
  */
 #include "access/socket_priv.h"
 #include "base/clock.h"
@@ -31,12 +31,16 @@ static int error_of(uint32_t status)
 
 static void unpost(struct acc_socket *s, struct sock_req *r)
 {
-	TAILQ_REMOVE(&s->posted, r, link);
+	if (r->posted) {
+		TAILQ_REMOVE(&s->posted, r, link);
+		s->gets -= r->ev.type == FLUE_SOCKET_GOT;
+	}
 	r->posted = false;
-	s->gets -= r->ev.type == FLUE_SOCKET_GOT;
-	if (r->key)
-		SLIST_INSERT_HEAD(r->receive ? &s->recv_keys : &s->send_keys, r->key, link);
-	r->key = NULL;
+	for (uint32_t i = 0; i < r->n_sg; i++)
+		if (r->keys[i])
+			SLIST_INSERT_HEAD(r->receive ? &s->recv_keys : &s->send_keys, r->keys[i],
+					  link);
+	r->n_sg = 0;
 }
 
 void sock_cancel_posted(struct acc_socket *s)
@@ -83,30 +87,122 @@ void sock_completion(struct flue_cq *cq, const struct flue_wc *wc, void *arg)
 
 /* ---- posting ---- */
 
-/* Lock held: a request and, if it needs one, a key. -ENOMEM: as many as reserved are under way. */
-static int begin(struct acc_socket *s, bool receive, bool keyed, uint32_t type, void *data,
-		 size_t length, uint64_t id, struct sock_req **out)
-{
-	struct sock_reqs *unused = receive ? &s->free_recvs : &s->free_sends;
-	struct sock_keys *keys = receive ? &s->recv_keys : &s->send_keys;
-	struct sock_req *r = TAILQ_FIRST(unused);
+/* What a call of the program asks for. */
+struct wish {
+	enum socket_call call;
+	uint32_t type; /* of the event */
+	const struct flue_piece *list;
+	uint32_t n;
+	uint64_t id;
+	size_t length; /* of all pieces */
+	bool keyed;    /* plain pieces need a key */
+};
 
-	if (!r || (keyed && SLIST_EMPTY(keys)))
-		return -ENOMEM;
-	TAILQ_REMOVE(unused, r, link);
-	*r = (struct sock_req) { .ev = { .type = type, .id = id },
-				 .data = data,
-				 .length = length,
-				 .receive = receive,
-				 .posted = true };
-	if (keyed) {
-		r->key = SLIST_FIRST(keys);
+static bool is_receive(const struct wish *w)
+{
+	return w->type == FLUE_SOCKET_RDMA_RECEIVED;
+}
+
+/* What can be said without the socket's state; adds up the length. */
+static int check_args(const struct acc_socket *s, struct wish *w)
+{
+	int rc = acc_usable(s->a);
+
+	if (!rc && w->n && !w->list)
+		rc = -EINVAL;
+	for (uint32_t i = 0; !rc && i < w->n; i++) {
+		const struct flue_piece *p = &w->list[i];
+
+		if (p->length > UINT32_MAX - w->length || (p->length && !p->data))
+			rc = -EINVAL;
+		else
+			w->length += p->length;
+	}
+	return rc;
+}
+
+/* Lock held: is the piece where its region is, and may it be used so? */
+static int check_region(const struct acc_socket *s, const struct wish *w,
+			const struct flue_piece *p)
+{
+	bool written = is_receive(w) || w->type == FLUE_SOCKET_GOT;
+	const struct flue_mr *mr = p->mr;
+	uintptr_t at = (uintptr_t)p->data, start = (uintptr_t)mr->addr;
+
+	if (mr->pd != s->pub.pd || at < start || at - start > mr->length ||
+	    p->length > mr->length - (at - start))
+		return -EINVAL;
+	return written && !(mr->access & FLUE_LOCAL_WRITE) ? -EACCES : 0;
+}
+
+/* Lock held: may this be asked of the socket? */
+static int check_wish(struct acc_socket *s, const struct wish *w)
+{
+	uint32_t most = s->pub.pieces, n = 0;
+	int rc = sock_check(s, w->call);
+
+	if (rc)
+		return rc;
+	if (!s->own_qp)
+		return -EOPNOTSUPP;
+	if (w->type == FLUE_SOCKET_GOT && most > s->a->caps.max_read_sge)
+		most = s->a->caps.max_read_sge;
+	for (uint32_t i = 0; !rc && i < w->n; i++) {
+		n += w->list[i].length > 0;
+		if (w->list[i].length && w->list[i].mr)
+			rc = check_region(s, w, &w->list[i]);
+	}
+	return rc ? rc : n > most ? -EINVAL : 0;
+}
+
+/* Lock held. Plain memory is named by its address, until it has a key. */
+static void add_piece(struct acc_socket *s, struct sock_req *r, const struct flue_piece *p,
+		      bool keyed)
+{
+	struct sock_keys *keys = r->receive ? &s->recv_keys : &s->send_keys;
+	struct flue_sge *sge = &r->sg[r->n_sg];
+	const struct flue_mr *mr = keyed ? p->mr : NULL;
+
+	*sge = (struct flue_sge) { .addr = (uintptr_t)p->data, .length = (uint32_t)p->length };
+	r->keys[r->n_sg] = NULL;
+	if (mr) {
+		sge->addr = mr->remote_start + ((uintptr_t)p->data - (uintptr_t)mr->addr);
+		sge->lkey = mr->lkey;
+	} else if (keyed) {
+		r->keys[r->n_sg] = SLIST_FIRST(keys);
 		SLIST_REMOVE_HEAD(keys, link);
 	}
-	TAILQ_INSERT_TAIL(&s->posted, r, link);
-	s->gets += type == FLUE_SOCKET_GOT;
+	r->n_sg++;
+}
+
+/* Lock held: a request, with what its pieces need. -ENOMEM: as many as reserved are under way. It is
+ * in no list until it is posted or taken back. */
+static int begin(struct acc_socket *s, const struct wish *w, struct sock_req **out)
+{
+	struct sock_reqs *unused = is_receive(w) ? &s->free_recvs : &s->free_sends;
+	struct sock_req *r = TAILQ_FIRST(unused);
+
+	if (!r)
+		return -ENOMEM;
+	TAILQ_REMOVE(unused, r, link);
+	*r = (struct sock_req) { .ev = { .type = w->type, .id = w->id },
+				 .length = w->length,
+				 .sg = r->sg,
+				 .keys = r->keys,
+				 .receive = is_receive(w) };
+	for (uint32_t i = 0; i < w->n; i++)
+		if (w->list[i].length)
+			add_piece(s, r, &w->list[i], w->keyed);
 	*out = r;
 	return 0;
+}
+
+/* Lock held, until the queue pair has it: its completion may come at once. */
+static void mark_posted(struct acc_socket *s, struct sock_req *r)
+{
+	r->posted = true;
+	s->gets += r->ev.type == FLUE_SOCKET_GOT;
+	TAILQ_INSERT_TAIL(&s->posted, r, link);
 }
 
 /* Lock held: it was not posted after all. */
@@ -116,28 +212,19 @@ static void take_back(struct acc_socket *s, struct sock_req *r)
 	TAILQ_INSERT_HEAD(r->receive ? &s->free_recvs : &s->free_sends, r, link);
 }
 
-static int check_args(const struct acc_socket *s, const void *data, size_t length)
+/* Writes into `front` the requests that make a key valid for its piece; returns the first of them. */
+static struct flue_send_wr *put_in_front(struct sock_req *r, uint32_t i, struct flue_send_wr *front,
+					 const struct flue_send_wr *then, uint32_t access)
 {
-	int rc = acc_usable(s->a);
-
-	if (!rc && (length > UINT32_MAX || (length && !data)))
-		rc = -EINVAL;
-	return rc;
-}
-
-/* Writes the requests in front of `main` that make its key valid; returns the first of the list. */
-static struct flue_send_wr *put_in_front(struct sock_req *r, struct flue_send_wr *front,
-					 struct flue_send_wr *main, uint32_t access)
-{
-	struct sock_key *k = r->key;
+	struct sock_key *k = r->keys[i];
 	struct flue_send_wr *first = &front[1];
 
-	front[1] = (struct flue_send_wr) { .next = main,
+	front[1] = (struct flue_send_wr) { .next = then,
 					   .id = (uintptr_t)r | IN_FRONT,
 					   .op = FLUE_WR_FAST_REG,
 					   .rkey = k->key,
-					   .reg = { .addr = (uintptr_t)r->data,
-						    .length = r->length,
+					   .reg = { .addr = r->sg[i].addr,
+						    .length = r->sg[i].length,
 						    .access = access,
 						    .key = (uint8_t)(k->key + 1) } };
 	if (k->valid) {
@@ -147,58 +234,57 @@ static struct flue_send_wr *put_in_front(struct sock_req *r, struct flue_send_wr
 						   .rkey = k->key };
 		first = &front[0];
 	}
+	k->key_was = k->key;
+	k->valid_was = k->valid;
 	k->key = (k->key & ~0xffu) | (uint8_t)(k->key + 1);
 	k->valid = true;
+	r->sg[i].lkey = k->key;
 	return first;
 }
 
 /* Lock held: posts `main` with its memory. The lock stays, so that keys are used in order. */
 static int post(struct acc_socket *s, struct sock_req *r, struct flue_send_wr *main)
 {
-	struct flue_send_wr front[2], *first = main;
-	struct flue_sge sge = { .addr = (uintptr_t)r->data, .length = (uint32_t)r->length };
+	const struct flue_send_wr *first = main;
 	uint32_t access = main->op == FLUE_WR_READ ? FLUE_LOCAL_WRITE : 0;
-	struct sock_key was = { 0 };
 
 	main->id = (uintptr_t)r;
 	main->flags |= FLUE_SIGNALED;
-	if (r->length) {
-		main->sg = &sge;
-		main->n_sg = 1;
-	}
-	if (r->key) {
-		was = *r->key;
-		first = put_in_front(r, front, main, access);
-		sge.lkey = r->key->key;
-	} else if (r->length) {
-		main->flags |= FLUE_INLINE;
-	}
+	main->sg = r->sg;
+	main->n_sg = r->n_sg;
+	for (uint32_t i = r->n_sg; i-- > 0;)
+		if (r->keys[i])
+			first = put_in_front(r, i, &s->front[2 * i], first, access);
+	mark_posted(s, r);
 	if (s->pub.qp->ops->post_send(s->pub.qp, first, NULL))
 		return 0;
 	/* There is room for the whole list or for nothing, so nothing was posted. */
-	if (r->key)
-		*r->key = was;
+	for (uint32_t i = 0; i < r->n_sg; i++) {
+		if (r->keys[i]) {
+			r->keys[i]->key = r->keys[i]->key_was;
+			r->keys[i]->valid = r->keys[i]->valid_was;
+		}
+	}
 	return -errno;
 }
 
-static bool run(struct flue_socket *pub, enum socket_call call, uint32_t type, void *data,
-		size_t length, struct flue_send_wr *wr, uint64_t id)
+static bool run(struct flue_socket *pub, struct wish *w, struct flue_send_wr *wr)
 {
 	CANCEL_HELD;
 	struct acc_socket *s = to_socket(pub);
 	struct sock_req *r;
-	bool keyed;
-	int rc = check_args(s, data, length);
+	int rc = check_args(s, w);
 
 	if (rc)
 		return acc_ok(rc);
 	pthread_mutex_lock(&s->lock);
-	rc = sock_check(s, call);
-	if (!rc && !s->own_qp)
-		rc = -EOPNOTSUPP;
-	keyed = length && (type == FLUE_SOCKET_GOT || (pub->qp && length > pub->qp->max_inline));
-	if (!rc)
-		rc = begin(s, false, keyed, type, data, length, id, &r);
+	rc = check_wish(s, w);
+	if (!rc) {
+		w->keyed = w->type == FLUE_SOCKET_GOT || w->length > pub->qp->max_inline;
+		if (!w->keyed && w->length)
+			wr->flags |= FLUE_INLINE;
+		rc = begin(s, w, &r);
+	}
 	if (!rc) {
 		rc = post(s, r, wr);
 		if (rc)
@@ -214,101 +300,144 @@ static uint32_t wr_flags(uint32_t flags)
 	       (flags & FLUE_SOCKET_SOLICITED ? (uint32_t)FLUE_SOLICITED : 0);
 }
 
-bool sock_rdma_send(struct flue_socket *pub, const void *data, size_t length, uint32_t flags,
-		    uint32_t inv_key, uint64_t id)
+bool sock_rdma_send_list(struct flue_socket *pub, const struct flue_piece *list, uint32_t n,
+			 uint32_t flags, uint32_t inv_key, uint64_t id)
 {
 	bool invalidate = flags & FLUE_SOCKET_INVALIDATE;
 	struct flue_send_wr wr = { .op = invalidate ? FLUE_WR_SEND_INV : FLUE_WR_SEND,
 				   .flags = wr_flags(flags),
 				   .rkey = invalidate ? inv_key : 0 };
+	struct wish w = { SOCKET_CALL_RDMA_SEND, FLUE_SOCKET_RDMA_SENT, list, n, id, 0, false };
 
 	if (flags & ~(uint32_t)ALL_FLAGS)
 		return acc_ok(-EINVAL);
-	return run(pub, SOCKET_CALL_RDMA_SEND, FLUE_SOCKET_RDMA_SENT, (void *)data, length, &wr,
-		   id);
+	return run(pub, &w, &wr);
 }
 
-bool sock_put(struct flue_socket *pub, const void *data, size_t length, uint64_t remote_addr,
-	      uint32_t rkey, uint32_t flags, uint64_t id)
+bool sock_put_list(struct flue_socket *pub, const struct flue_piece *list, uint32_t n,
+		   uint64_t remote_addr, uint32_t rkey, uint32_t flags, uint64_t id)
 {
 	struct flue_send_wr wr = { .op = FLUE_WR_WRITE,
 				   .flags = wr_flags(flags),
 				   .remote_addr = remote_addr,
 				   .rkey = rkey };
+	struct wish w = { SOCKET_CALL_PUT, FLUE_SOCKET_PUT, list, n, id, 0, false };
 
 	if (flags & ~(uint32_t)FLUE_SOCKET_FENCE)
 		return acc_ok(-EINVAL);
-	return run(pub, SOCKET_CALL_PUT, FLUE_SOCKET_PUT, (void *)data, length, &wr, id);
+	return run(pub, &w, &wr);
 }
 
-bool sock_get(struct flue_socket *pub, void *data, size_t length, uint64_t remote_addr,
-	      uint32_t rkey, uint32_t flags, uint64_t id)
+bool sock_get_list(struct flue_socket *pub, const struct flue_piece *list, uint32_t n,
+		   uint64_t remote_addr, uint32_t rkey, uint32_t flags, uint64_t id)
 {
 	struct flue_send_wr wr = { .op = FLUE_WR_READ,
 				   .flags = wr_flags(flags),
 				   .remote_addr = remote_addr,
 				   .rkey = rkey };
+	struct wish w = { SOCKET_CALL_GET, FLUE_SOCKET_GOT, list, n, id, 0, false };
 
 	if (flags & ~(uint32_t)FLUE_SOCKET_FENCE)
 		return acc_ok(-EINVAL);
-	return run(pub, SOCKET_CALL_GET, FLUE_SOCKET_GOT, data, length, &wr, id);
+	return run(pub, &w, &wr);
 }
 
+bool sock_rdma_send(struct flue_socket *pub, const void *data, size_t length, uint32_t flags,
+		    uint32_t inv_key, uint64_t id)
+{
+	struct flue_piece one = { (void *)data, length, NULL };
+
+	return sock_rdma_send_list(pub, &one, 1, flags, inv_key, id);
+}
+
+bool sock_put(struct flue_socket *pub, const void *data, size_t length, uint64_t remote_addr,
+	      uint32_t rkey, uint32_t flags, uint64_t id)
+{
+	struct flue_piece one = { (void *)data, length, NULL };
+
+	return sock_put_list(pub, &one, 1, remote_addr, rkey, flags, id);
+}
+
+bool sock_get(struct flue_socket *pub, void *data, size_t length, uint64_t remote_addr,
+	      uint32_t rkey, uint32_t flags, uint64_t id)
+{
+	struct flue_piece one = { data, length, NULL };
+
+	return sock_get_list(pub, &one, 1, remote_addr, rkey, flags, id);
+}
+
+/* ---- receives ---- */
+
 /* Lock held. A control call may be answered later, so the lock is dropped for it. */
-static int map_receive(struct acc_socket *s, struct sock_req *r)
+static int map_piece(struct acc_socket *s, struct sock_req *r, uint32_t i)
 {
 	struct flue_mr_attr attr = FLUE_ATTR(struct flue_mr_attr);
+	struct flue_mr *mr = r->keys[i]->mr;
 	int rc = 0;
 
-	if (!r->key)
-		return 0;
-	attr.addr = r->data;
-	attr.length = r->length;
+	attr.addr = (void *)(uintptr_t)r->sg[i].addr;
+	attr.length = r->sg[i].length;
 	pthread_mutex_unlock(&s->lock);
-	if (!r->key->mr->ops->modify(r->key->mr, FLUE_MR_RANGE, &attr, NULL))
+	if (!mr->ops->modify(mr, FLUE_MR_RANGE, &attr, NULL))
 		rc = -errno;
 	pthread_mutex_lock(&s->lock);
+	r->sg[i].lkey = mr->lkey;
 	return rc ? rc : sock_check(s, SOCKET_CALL_RDMA_RECV);
 }
 
 /* Lock held. */
 static int post_receive(struct acc_socket *s, struct sock_req *r)
 {
-	struct flue_sge sge = { .addr = (uintptr_t)r->data, .length = (uint32_t)r->length };
-	struct flue_recv_wr wr = { .id = (uintptr_t)r, .sg = &sge, .n_sg = r->length ? 1 : 0 };
-	int rc = map_receive(s, r);
+	struct flue_recv_wr wr = { .id = (uintptr_t)r, .sg = r->sg, .n_sg = r->n_sg };
+	int rc = 0;
 
+	for (uint32_t i = 0; !rc && i < r->n_sg; i++)
+		if (r->keys[i])
+			rc = map_piece(s, r, i);
 	if (rc)
 		return rc;
-	if (r->key)
-		sge.lkey = r->key->mr->lkey;
+	mark_posted(s, r);
 	return s->pub.qp->ops->post_recv(s->pub.qp, &wr, NULL) ? 0 : -errno;
 }
 
-bool sock_rdma_recv(struct flue_socket *pub, void *data, size_t length, uint64_t id)
+/* Lock held. */
+static int receive(struct acc_socket *s, struct wish *w, bool first)
+{
+	struct sock_req *r;
+	int rc = check_wish(s, w);
+
+	/* A control client has posted its receives to its queue pair; this only starts the transfer. */
+	if (rc == -EOPNOTSUPP && first && !w->length)
+		return 0;
+	if (!rc)
+		rc = begin(s, w, &r);
+	if (rc)
+		return rc;
+	rc = post_receive(s, r);
+	if (rc)
+		take_back(s, r);
+	return rc;
+}
+
+bool sock_rdma_recv_list(struct flue_socket *pub, const struct flue_piece *list, uint32_t n,
+			 uint64_t id)
 {
 	CANCEL_HELD;
 	struct acc_socket *s = to_socket(pub);
-	struct sock_req *r;
-	int rc = check_args(s, data, length);
+	struct wish w = { .call = SOCKET_CALL_RDMA_RECV,
+			  .type = FLUE_SOCKET_RDMA_RECEIVED,
+			  .list = list,
+			  .n = n,
+			  .id = id,
+			  .keyed = true };
+	int rc = check_args(s, &w);
 	bool first;
 
 	if (rc)
 		return acc_ok(rc);
 	pthread_mutex_lock(&s->lock);
-	rc = sock_check(s, SOCKET_CALL_RDMA_RECV);
-	first = !rc && pub->offload_state == FLUE_OFFLOAD_WAIT_FIRST_RECV;
-	/* A control client has posted its receives to its queue pair; this only starts the transfer. */
-	if (!rc && !s->own_qp) {
-		rc = first && !length ? 0 : -EOPNOTSUPP;
-	} else if (!rc) {
-		rc = begin(s, true, length > 0, FLUE_SOCKET_RDMA_RECEIVED, data, length, id, &r);
-		if (!rc) {
-			rc = post_receive(s, r);
-			if (rc)
-				take_back(s, r);
-		}
-	}
+	first = pub->offload_state == FLUE_OFFLOAD_WAIT_FIRST_RECV;
+	rc = receive(s, &w, first);
 	/* Of two threads that come at once only one is the first. */
 	if (!rc && first && sock_step(s, OFFLOAD_EV_FIRST_RECV) == SOCKET_TRANSFER) {
 		s->deadline = clock_now() + (uint64_t)s->sw.attr.timeout_ms * NSEC_PER_MSEC;
@@ -317,4 +446,11 @@ bool sock_rdma_recv(struct flue_socket *pub, void *data, size_t length, uint64_t
 	pthread_mutex_unlock(&s->lock);
 	sock_deliver(s, false);
 	return acc_ok(rc);
+}
+
+bool sock_rdma_recv(struct flue_socket *pub, void *data, size_t length, uint64_t id)
+{
+	struct flue_piece one = { data, length, NULL };
+
+	return sock_rdma_recv_list(pub, &one, 1, id);
 }

@@ -15,8 +15,12 @@
 #define DEFAULT_DEPTH 16
 #define DEFAULT_READS 16
 #define MAX_INLINE    256
-/* A request of the program may need two in front of it: see socket_rdma.c. */
-#define REQUESTS_PER_SEND 3
+
+/* A request of the program may need two in front of it for each piece: see socket_rdma.c. */
+static uint32_t per_send(const struct flue_reserve_attr *r)
+{
+	return 1 + 2 * r->pieces;
+}
 
 /* ---- protection domains ---- */
 
@@ -158,9 +162,9 @@ static struct flue_qp *make_qp(struct acc_socket *s, struct flue_cq *cq,
 	uint32_t most = s->a->caps.max_inline;
 
 	attr.send_cq = attr.recv_cq = cq;
-	attr.sq_depth = r->sq_depth * REQUESTS_PER_SEND;
+	attr.sq_depth = r->sq_depth * per_send(r);
 	attr.rq_depth = r->rq_depth;
-	attr.sq_sge = attr.rq_sge = 1;
+	attr.sq_sge = attr.rq_sge = r->pieces;
 	attr.max_inline = most < MAX_INLINE ? most : MAX_INLINE;
 	attr.on_event = sock_heard;
 	attr.event_arg = s;
@@ -172,7 +176,7 @@ static uint32_t join_cq(struct acc_socket *s, const struct flue_reserve_attr *r,
 			struct flue_qp **unfit)
 {
 	struct acc_adapter *a = s->a;
-	uint32_t need = r->sq_depth * REQUESTS_PER_SEND + r->rq_depth;
+	uint32_t need = r->sq_depth * per_send(r) + r->rq_depth;
 	struct sock_cq *q = find_cq(a);
 	struct flue_qp *qp = NULL;
 
@@ -246,18 +250,28 @@ static bool make_keys(struct acc_socket *s, struct sock_keys *list, uint32_t fro
 	return true;
 }
 
-static bool make_requests(struct acc_socket *s, uint32_t sends, uint32_t recvs)
+/* A key for each piece of each request, so that who has a request finds keys as well. */
+static bool make_requests(struct acc_socket *s, const struct flue_reserve_attr *r)
 {
-	s->reqs = calloc(sends + recvs, sizeof(*s->reqs));
-	s->key_store = calloc(sends + recvs, sizeof(*s->key_store));
-	if (!s->reqs || !s->key_store)
+	uint32_t sends = r->sq_depth, n = sends + r->rq_depth;
+	size_t pieces = r->pieces;
+
+	s->reqs = calloc(n, sizeof(*s->reqs));
+	s->sg_store = calloc(n * pieces, sizeof(*s->sg_store));
+	s->sg_keys = calloc(n * pieces, sizeof(*s->sg_keys));
+	s->front = calloc(2 * pieces, sizeof(*s->front));
+	s->key_store = calloc(n * pieces, sizeof(*s->key_store));
+	if (!s->reqs || !s->sg_store || !s->sg_keys || !s->front || !s->key_store)
 		return false;
 	SLIST_INIT(&s->send_keys);
 	SLIST_INIT(&s->recv_keys);
-	for (uint32_t i = 0; i < sends + recvs; i++)
+	for (uint32_t i = 0; i < n; i++) {
+		s->reqs[i].sg = &s->sg_store[i * pieces];
+		s->reqs[i].keys = &s->sg_keys[i * pieces];
 		TAILQ_INSERT_TAIL(i < sends ? &s->free_sends : &s->free_recvs, &s->reqs[i], link);
-	return make_keys(s, &s->send_keys, 0, sends, true) &&
-	       make_keys(s, &s->recv_keys, sends, recvs, false);
+	}
+	return make_keys(s, &s->send_keys, 0, sends * r->pieces, true) &&
+	       make_keys(s, &s->recv_keys, sends * r->pieces, r->rq_depth * r->pieces, false);
 }
 
 /* The end of the socket is the end of its connection; what the queue pair did after that is not. */
@@ -295,8 +309,14 @@ void sock_release(struct acc_socket *s)
 		s->key_store[i].mr->ops->deregister(s->key_store[i].mr);
 	s->n_keys = 0;
 	free(s->key_store);
+	free(s->front);
+	free(s->sg_keys);
+	free(s->sg_store);
 	free(s->reqs);
 	s->key_store = NULL;
+	s->front = NULL;
+	s->sg_keys = NULL;
+	s->sg_store = NULL;
 	s->reqs = NULL;
 	TAILQ_INIT(&s->free_sends);
 	TAILQ_INIT(&s->free_recvs);
@@ -323,12 +343,14 @@ static uint32_t check_wishes(const struct acc_socket *s, struct flue_reserve_att
 		r->ord = s->want_ord;
 	else
 		r->ord = defaulted(r->ord, DEFAULT_READS, caps->max_ord);
-	r->sq_depth = defaulted(r->sq_depth, DEFAULT_DEPTH, caps->max_sq_depth / REQUESTS_PER_SEND);
+	r->pieces = defaulted(r->pieces, 1, 1);
+	if (r->pieces > caps->max_sge)
+		return FLUE_RESERVE_QUEUE_TOO_LONG;
+	r->sq_depth = defaulted(r->sq_depth, DEFAULT_DEPTH, caps->max_sq_depth / per_send(r));
 	r->rq_depth = defaulted(r->rq_depth, DEFAULT_DEPTH, caps->max_rq_depth);
 	if (r->ird > caps->max_ird || r->ord > caps->max_ord)
 		return FLUE_RESERVE_READS_TOO_MANY;
-	if (r->sq_depth > caps->max_sq_depth / REQUESTS_PER_SEND ||
-	    r->rq_depth > caps->max_rq_depth)
+	if (r->sq_depth > caps->max_sq_depth / per_send(r) || r->rq_depth > caps->max_rq_depth)
 		return FLUE_RESERVE_QUEUE_TOO_LONG;
 	return FLUE_RESERVE_OK;
 }
@@ -381,7 +403,7 @@ static uint32_t build(struct acc_socket *s, const struct flue_reserve_attr *r)
 		unfit->ops->destroy(unfit);
 	if (reason)
 		return reason;
-	return make_requests(s, r->sq_depth, r->rq_depth) ? FLUE_RESERVE_OK : FLUE_RESERVE_NO_QP;
+	return make_requests(s, r) ? FLUE_RESERVE_OK : FLUE_RESERVE_NO_QP;
 }
 
 /* Was it too much, or does nothing work? Only the latter is beyond recovery (CH-7). */
@@ -390,8 +412,8 @@ static uint32_t judge_failure(struct acc_socket *s, const struct flue_reserve_at
 	struct flue_reserve_attr least = *r;
 	bool works;
 
-	least.sq_depth = least.rq_depth = 1;
-	if (r->qp || (r->sq_depth == 1 && r->rq_depth == 1))
+	least.sq_depth = least.rq_depth = least.pieces = 1;
+	if (r->qp || (r->sq_depth == 1 && r->rq_depth == 1 && r->pieces == 1))
 		return FLUE_RESERVE_NO_QP;
 	works = build(s, &least) == FLUE_RESERVE_OK;
 	sock_release(s);
@@ -418,6 +440,7 @@ static uint32_t reserve(struct acc_socket *s, struct flue_reserve_attr *r)
 	if (s->own_qp) {
 		s->pub.sq_depth = r->sq_depth;
 		s->pub.rq_depth = r->rq_depth;
+		s->pub.pieces = r->pieces;
 	}
 	s->no_read = r->no_read;
 	s->no_write = r->no_write;

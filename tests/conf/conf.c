@@ -2,9 +2,11 @@
 /* See conf.h. */
 #include "conf/conf.h"
 
+#include <arpa/inet.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 static struct pair the_pair;
 
@@ -83,4 +85,21 @@ void conf_expect_quiet(struct pair *p)
 
 	assert_fails(flue_get_event(p->a.adapter, &ev, 0), EAGAIN);
 	assert_fails(flue_get_event(p->b.adapter, &ev, 0), EAGAIN);
+}
+
+void conf_streams(int fd[2])
+{
+	struct sockaddr_in in = { .sin_family = AF_INET };
+	socklen_t len = sizeof(in);
+	int door = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	fd[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	assert_int_equal(bind(door, (struct sockaddr *)&in, len), 0);
+	assert_int_equal(listen(door, 1), 0);
+	assert_int_equal(getsockname(door, (struct sockaddr *)&in, &len), 0);
+	assert_int_equal(connect(fd[0], (struct sockaddr *)&in, len), 0);
+	fd[1] = accept4(door, NULL, NULL, SOCK_CLOEXEC);
+	assert_true(fd[1] >= 0);
+	close(door);
 }

@@ -70,4 +70,7 @@ uint32_t conf_expect_end(struct pair *p, uint32_t reason_a, uint32_t reason_b);
 /* No event waits at either side. */
 void conf_expect_quiet(struct pair *p);
 
+/* Both ends of a TCP connection over loopback. */
+void conf_streams(int fd[2]);
+
 #endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Live TCP streams become connections (CH-7 to CH-14): the provider's slots and what uses them. */
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -18,19 +17,7 @@ static int fd[2]; /* for a, for b */
 
 static void make_streams(void)
 {
-	struct sockaddr_in in = { .sin_family = AF_INET };
-	socklen_t len = sizeof(in);
-	int door = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-	in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	fd[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	assert_int_equal(bind(door, (struct sockaddr *)&in, len), 0);
-	assert_int_equal(listen(door, 1), 0);
-	assert_int_equal(getsockname(door, (struct sockaddr *)&in, &len), 0);
-	assert_int_equal(connect(fd[0], (struct sockaddr *)&in, len), 0);
-	fd[1] = accept4(door, NULL, NULL, SOCK_CLOEXEC);
-	assert_true(fd[1] >= 0);
-	close(door);
+	conf_streams(fd);
 }
 
 static struct flue_switch_attr attr_with(uint32_t flags)
