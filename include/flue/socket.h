@@ -12,8 +12,8 @@
  * and every request is answered by exactly one event. A socket is in one of three states, the
  * connection below it in one of six; which call is allowed in which is a table in the manual
  * (flue_socket(3)). A call that is not allowed fails at once with EBADFD and changes nothing; after the
- * end of the connection all but destroy(), free_stag() and get_event() fail with ENOTCONN, and in a
- * child of fork() all but destroy() with ENODEV.
+ * end of the connection all but destroy(), free_stag(), get_event() and those of control clients fail
+ * with ENOTCONN, and in a child of fork() all but destroy() with ENODEV.
  *
  *   Streaming    NotReadyToOffload, ResourceReservationInProgress, ReadyToOffload
  *   Transition   WaitForFirstRecvBuffer, OffloadInProgress
@@ -146,6 +146,18 @@ struct flue_reserve_attr {
 	uint32_t pieces;  /* of memory in one request, see rdma_recv_list(); 0: 1 */
 };
 
+/* What query_offload() tells. */
+struct flue_offload_info {
+	size_t size;
+	uint32_t qp_state;        /* enum flue_qp_state */
+	bool open;                /* TCP is not closed yet */
+	bool ended;               /* ENDED was told, or will be when all is answered: */
+	uint32_t reason, detail;  /* as there */
+	uint32_t sends, receives; /* requests of its queues that are not done */
+	uint32_t reads_out;       /* Reads of ours under way */
+	uint32_t reads_in;        /* ... and of the peer */
+};
+
 struct flue_socket_attr {
 	size_t size;
 	flue_socket_event_fn on_event; /* NULL: a queue, see get_event() */
@@ -244,6 +256,22 @@ struct flue_socket_ops {
 			 uint64_t remote_addr, uint32_t rkey, uint32_t flags, uint64_t id);
 	bool (*get_list)(struct flue_socket *s, const struct flue_piece *list, uint32_t n,
 			 uint64_t remote_addr, uint32_t rkey, uint32_t flags, uint64_t id);
+
+	/*
+	 * Control clients only (EOPNOTSUPP), also after the end of the connection. They wait for the
+	 * device, ETIMEDOUT.
+	 *
+	 * query_offload(): what queue pair and connection are doing now. info->size must be set. EINVAL,
+	 * EBADFD, ENOTCONN: the offload was ended.
+	 *
+	 * end_offload(): the queue pair is the program's alone again, Idle, for another socket or
+	 * connection; of this socket destroy(), free_stag() and get_event() are left. EBUSY: TCP is not
+	 * closed yet (after disconnect(), ENDED tells), and nothing has changed; with `early` it is reset
+	 * then: ENDED says aborted. ETIMEDOUT and other errors of reset(): it has ended all the same, but
+	 * the queue pair is not Idle and can only be destroyed. EDEADLK: from a callback.
+	 */
+	bool (*query_offload)(struct flue_socket *s, struct flue_offload_info *info);
+	bool (*end_offload)(struct flue_socket *s, bool early);
 };
 
 struct flue_socket {

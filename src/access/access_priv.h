@@ -92,6 +92,7 @@ struct acc_op {
 		struct prov_mr_attr mr;
 		struct prov_cq_attr cq;
 		struct prov_qp_attr qp;
+		struct prov_qp_info info;
 	} attr;
 	uint32_t key;
 };
@@ -351,7 +352,8 @@ struct acc_qp {
 	/* A control client's queue pair: its RDMA socket hears the events, too. */
 	flue_event_fn hear;
 	void *hear_arg;
-	uint32_t hearing; /* calls of hear() that have not returned */
+	uint32_t hearing;   /* calls of hear() that have not returned */
+	uint32_t hear_turn; /* who hears has changed so often */
 	/* One more than a connection needs: the last one's LAST_RECEIVE may still be due. */
 	struct acc_slot slots[ACC_EVENTS_PER_CONN + 1];
 

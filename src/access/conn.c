@@ -134,14 +134,15 @@ static bool step_locked(struct acc_qp *qp, const struct flue_event *ev,
 }
 
 /* The socket of a control client hears it last: the program's own function may have destroyed it.
- * Others who do wait for us, see sock_release(). */
-static void let_hear(struct acc_qp *qp, const struct flue_event *ev)
+ * Others who do wait for us, see sock_release(). `turn`: as it was when the event was decided; a
+ * socket that came later is told nothing of what was before it. */
+static void let_hear(struct acc_qp *qp, const struct flue_event *ev, uint32_t turn)
 {
 	flue_event_fn hear;
 	void *arg;
 
 	pthread_mutex_lock(&qp->lock);
-	hear = qp->hear;
+	hear = qp->hear_turn == turn ? qp->hear : NULL;
 	arg = qp->hear_arg;
 	qp->hearing += hear != NULL;
 	pthread_mutex_unlock(&qp->lock);
@@ -157,9 +158,11 @@ static void let_hear(struct acc_qp *qp, const struct flue_event *ev)
 void acc_conn_event(void *qp_owner, const struct flue_event *ev, const struct prov_conn_info *conn)
 {
 	struct acc_qp *qp = qp_owner;
+	uint32_t turn;
 	bool tell;
 
 	pthread_mutex_lock(&qp->lock);
+	turn = qp->hear_turn;
 	tell = step_locked(qp, ev, conn);
 	if (tell && !qp->source.fn)
 		acc_event_raise(&qp->source, ev);
@@ -167,7 +170,7 @@ void acc_conn_event(void *qp_owner, const struct flue_event *ev, const struct pr
 	if (tell && qp->source.fn)
 		acc_event_raise(&qp->source, ev);
 	if (tell)
-		let_hear(qp, ev);
+		let_hear(qp, ev, turn);
 }
 
 /* ---- set-up ---- */
@@ -380,12 +383,14 @@ static void declare_lost(struct acc_qp *qp, uint32_t ends)
 				 .reason = FLUE_CLOSE_LOCAL,
 				 .detail = ETIMEDOUT };
 	bool tell = false;
+	uint32_t turn = 0;
 
 	pthread_mutex_lock(&qp->lock);
 	if (!await_end(qp, ends, ACC_GRACE_MS) && qp->phase != ACC_NONE) {
 		if (qp->phase != ACC_UP)
 			ev = (struct flue_event) { .type = FLUE_EVENT_CONNECT_FAILED,
 						   .detail = ETIMEDOUT };
+		turn = qp->hear_turn;
 		tell = step_locked(qp, &ev, NULL);
 		qp->phase = ACC_ADRIFT;
 		if (tell && !qp->source.fn)
@@ -395,7 +400,7 @@ static void declare_lost(struct acc_qp *qp, uint32_t ends)
 	if (tell && qp->source.fn)
 		acc_event_raise(&qp->source, &ev);
 	if (tell)
-		let_hear(qp, &ev);
+		let_hear(qp, &ev, turn);
 }
 
 bool acc_conn_disconnect(struct flue_qp *pub, int timeout_ms)

@@ -303,7 +303,15 @@ static int f_destroy_qp(struct prov_qp *qp, struct prov_op *op)
 static int f_reset_qp(struct prov_qp *qp, struct prov_op *op)
 {
 	(void)qp;
+	fake.resets++;
 	return answer(op, fake.rc.reset_qp);
+}
+
+static int f_query_qp(struct prov_qp *qp, struct prov_qp_info *info, struct prov_op *op)
+{
+	(void)qp;
+	*info = fake.info;
+	return answer(op, fake.rc.query_qp);
 }
 
 static void keep_pieces(struct fake_wr *to, const struct flue_sge *sg, uint32_t n)
@@ -474,6 +482,7 @@ static const struct prov_ops fake_provider = {
 	.create_qp = f_create_qp,
 	.destroy_qp = f_destroy_qp,
 	.reset_qp = f_reset_qp,
+	.query_qp = f_query_qp,
 	.post_send = f_post_send,
 	.post_recv = f_post_recv,
 	.connect = f_connect,

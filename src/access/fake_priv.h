@@ -69,13 +69,14 @@ struct fake {
 			resize_cq, destroy_cq, poll, arm, wait, srq, destroy_srq, arm_srq, post_srq,
 			qp, destroy_qp, reset_qp, post_send, post_recv, connect, start, disconnect,
 			abort, listen, destroy_listener, accept, reject, adopt, terminate,
-			modify_reads;
+			modify_reads, query_qp;
 	} rc;
-	int qp_from;      /* not 0: create_qp fails from this call on (1: the first) */
-	uint32_t qp_most; /* not 0: create_qp fails for longer queues */
-	bool no_adopt;    /* the provider cannot adopt streams */
-	bool later;       /* control slots answer from another thread */
-	bool silent;      /* control slots do not answer before fake_speak() */
+	struct prov_qp_info info; /* what query_qp says */
+	int qp_from;              /* not 0: create_qp fails from this call on (1: the first) */
+	uint32_t qp_most;         /* not 0: create_qp fails for longer queues */
+	bool no_adopt;            /* the provider cannot adopt streams */
+	bool later;               /* control slots answer from another thread */
+	bool silent;              /* control slots do not answer before fake_speak() */
 	struct prov_op *unanswered[FAKE_LOG];
 	uint32_t n_unanswered;
 	bool arm_is_late; /* arm() answers 1 once: completions wait */
@@ -95,7 +96,7 @@ struct fake {
 	struct prov_listen_attr listen;
 	void *srq_owner;
 	uint32_t srq_limit, key, made_handlers;
-	unsigned opens, closes, aborts, starts, accepts, rejects;
+	unsigned opens, closes, aborts, starts, accepts, rejects, resets;
 	/* What was made and what is left of it; adopt_stream may be called by any thread. */
 	unsigned made_pds, made_cqs, made_qps, made_mrs, resizes, modifies;
 	int pds, cqs, qps, mrs;

@@ -365,6 +365,8 @@ static const struct flue_socket_ops socket_ops = {
 	.rdma_send_list = sock_rdma_send_list,
 	.put_list = sock_put_list,
 	.get_list = sock_get_list,
+	.query_offload = sock_query_offload,
+	.end_offload = sock_end_offload,
 };
 
 static void init(struct acc_socket *s, struct acc_adapter *a, int fd,

@@ -8,6 +8,7 @@
  *   socket_stream.c  streaming mode, and waiting until TCP has everything
  *   socket_rdma.c    RDMA mode: requests, local keys, completions
  *   socket_stag.c    keys of the program
+ *   socket_offload.c what only control clients may ask
  *   socket_share.c   reserving: protection domains, shared completion queues
  *
  * Locks: acc_socket.lock is outside all locks of the objects it uses, and is not held while one of
@@ -84,6 +85,7 @@ struct acc_socket {
 	bool owns_fd;   /* from the switch on, until the provider does */
 	uint64_t which; /* socket that pub.fd stands for */
 	bool adopted;   /* the provider has the stream, or had it */
+	bool ending;    /* end_offload() was called */
 	bool closing;   /* disconnect() was called */
 	bool over;      /* the connection has ended; ENDED comes when everything is answered */
 	bool ended;     /* ENDED was queued: no call is taken any more */
@@ -214,11 +216,18 @@ bool sock_map(struct flue_socket *pub, struct flue_mr *mr, void *data, size_t le
 bool sock_free_stag(struct flue_socket *pub, struct flue_mr *mr);
 void sock_stags_fini(struct acc_socket *s);
 
+/* ---- socket_offload.c ---- */
+
+bool sock_query_offload(struct flue_socket *pub, struct flue_offload_info *info);
+bool sock_end_offload(struct flue_socket *pub, bool early);
+
 /* ---- socket_share.c ---- */
 
 bool sock_reserve(struct flue_socket *pub, struct flue_reserve_attr *attr);
 /* Gives back queue pair, keys, completion queue; no lock held. */
 void sock_release(struct acc_socket *s);
+/* No lock held: the control client's queue pair is the program's alone again. */
+void sock_leave_qp(struct acc_socket *s, struct flue_qp *pub);
 /* No lock held: the socket's protection domain, made on first need. -ENOMEM, -EINVAL. */
 int sock_need_pd(struct acc_socket *s, struct acc_socket *related);
 void sock_drop_pd(struct acc_socket *s);

@@ -275,7 +275,7 @@ static bool make_requests(struct acc_socket *s, const struct flue_reserve_attr *
 }
 
 /* The end of the socket is the end of its connection; what the queue pair did after that is not. */
-static void leave_control_qp(struct acc_socket *s, struct flue_qp *pub)
+void sock_leave_qp(struct acc_socket *s, struct flue_qp *pub)
 {
 	struct acc_qp *qp = to_qp(pub);
 
@@ -302,7 +302,7 @@ void sock_release(struct acc_socket *s)
 	if (qp && s->own_qp)
 		qp->ops->destroy(qp);
 	else if (qp)
-		leave_control_qp(s, qp);
+		sock_leave_qp(s, qp);
 	s->pub.qp = NULL;
 	leave_cq(s);
 	for (uint32_t i = 0; i < s->n_keys; i++)
@@ -371,6 +371,7 @@ static uint32_t take_control_qp(struct acc_socket *s, struct flue_qp *qp)
 	pthread_mutex_lock(&q->lock);
 	taken = q->hear; /* by another socket */
 	if (!taken) {
+		q->hear_turn++;
 		q->hear = sock_heard;
 		q->hear_arg = s;
 	}

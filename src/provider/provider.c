@@ -90,6 +90,7 @@ int provider_register(const struct prov_ops *ops)
 	X(create_qp)              \
 	X(destroy_qp)             \
 	X(reset_qp)               \
+	X(query_qp)               \
 	X(post_send)              \
 	X(post_recv)              \
 	X(connect)                \

@@ -111,6 +111,14 @@ struct prov_qp_attr {
 	struct flue_qp *owner; /* also wc.qp of its completions */
 };
 
+/* What a queue pair is doing at this moment. */
+struct prov_qp_info {
+	uint32_t state;           /* enum flue_qp_state */
+	bool llp_open;            /* it has a TCP connection, also one in set-up */
+	uint32_t sends, receives; /* posted and not done; receives of an SRQ do not count */
+	uint32_t reads_out, reads_in;
+};
+
 struct prov_listen_attr {
 	const struct sockaddr *local;
 	socklen_t local_len;
@@ -196,6 +204,9 @@ struct prov_ops {
 	int (*destroy_qp)(struct prov_qp *qp, struct prov_op *op);
 	/* Error or Idle → Idle. -EBUSY. */
 	int (*reset_qp)(struct prov_qp *qp, struct prov_op *op);
+	/* Any state. When DISCONNECTED was told there is no TCP connection any more, and the state says how
+	 * it ended: Idle or Error, or still Closing or Terminate where requests are being flushed. */
+	int (*query_qp)(struct prov_qp *qp, struct prov_qp_info *info, struct prov_op *op);
 	/* -ENOMEM, -EINVAL, -ENOTCONN as in flue_qp_ops; *bad is set on failure (bad is not NULL). */
 	int (*post_send)(struct prov_qp *qp, const struct flue_send_wr *wr,
 			 const struct flue_send_wr **bad);

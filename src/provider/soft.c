@@ -373,6 +373,21 @@ static int soft_reset_qp(struct prov_qp *qp, struct prov_op *op)
 	return qp_reset(to_qp(qp));
 }
 
+static int soft_query_qp(struct prov_qp *qp, struct prov_qp_info *info, struct prov_op *op)
+{
+	struct qp_info now;
+
+	(void)op;
+	qp_query(to_qp(qp), &now);
+	*info = (struct prov_qp_info) { .state = now.state,
+					.llp_open = now.llp_open,
+					.sends = now.sends,
+					.receives = now.receives,
+					.reads_out = now.reads_out,
+					.reads_in = now.reads_in };
+	return 0;
+}
+
 static int soft_post_send(struct prov_qp *qp, const struct flue_send_wr *wr,
 			  const struct flue_send_wr **bad)
 {
@@ -492,6 +507,7 @@ const struct prov_ops soft_provider = {
 	.create_qp = soft_create_qp,
 	.destroy_qp = soft_destroy_qp,
 	.reset_qp = soft_reset_qp,
+	.query_qp = soft_query_qp,
 	.post_send = soft_post_send,
 	.post_recv = soft_post_recv,
 	.connect = soft_connect,

@@ -738,6 +738,18 @@ static bool is_reading(struct qp *q)
 	return reads_out(q) != q->orq_head;
 }
 
+void qp_query(struct qp *q, struct qp_info *info)
+{
+	engine_lock(q->engine);
+	*info = (struct qp_info) { .state = q->state,
+				   .llp_open = q->io.fd >= 0 || q->cep,
+				   .sends = wq_fill(&q->sq),
+				   .receives = q->srq ? 0 : wq_fill(&q->rq),
+				   .reads_out = reads_out(q) - q->orq_head,
+				   .reads_in = q->irq_tail - q->irq_head };
+	engine_unlock(q->engine);
+}
+
 int qp_modify_reads(struct qp *q, uint32_t ird, uint32_t ord)
 {
 	int rc = -ENOTCONN;

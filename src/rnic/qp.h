@@ -192,9 +192,16 @@ struct qp_attr {
 	struct flue_qp *owner;
 };
 
+struct qp_info {
+	uint32_t state; /* enum flue_qp_state */
+	bool llp_open;
+	uint32_t sends, receives, reads_out, reads_in;
+};
+
 int qp_create(const struct qp_attr *attr, struct qp **out);
 void qp_destroy(struct qp *q);
 int qp_reset(struct qp *q);
+void qp_query(struct qp *q, struct qp_info *info);
 int qp_post_send(struct qp *q, const struct flue_send_wr *wr, const struct flue_send_wr **bad);
 int qp_post_recv(struct qp *q, const struct flue_recv_wr *wr, const struct flue_recv_wr **bad);
 int qp_disconnect(struct qp *q, int timeout_ms);

@@ -159,6 +159,55 @@ static void qp_answers_a_fin_with_its_own_and_becomes_idle(void **state)
 	assert_int_equal(wc.status, FLUE_WC_FLUSHED);
 }
 
+/* CH-22: they are given back when the peer closes, not only when our FIN is acknowledged. */
+static void qp_flushes_its_receives_as_soon_as_the_peer_closes(void **state)
+{
+	struct flue_recv_wr wr = { .id = 77 };
+	const struct flue_recv_wr *bad;
+	struct qp_info info;
+
+	assert_int_equal(qp_post_recv(q, &wr, &bad), 0);
+	qp_query(q, &info);
+	assert_int_equal(info.receives, 1);
+	engine_lock(q->engine);
+	qp_apply(q, QPE_FIN_IDLE, FLUE_CLOSE_GRACEFUL, 0);
+	assert_int_equal(q->state, QPS_CLOSING);
+	assert_int_equal(wq_fill(&q->rq), 0);
+	engine_unlock(q->engine);
+	shutdown(peer, SHUT_WR);
+	assert_true(ended());
+}
+
+/* CH-26 */
+static void qp_tells_what_it_is_doing_when_asked(void **state)
+{
+	struct flue_send_wr wr = { .id = 5, .op = FLUE_WR_READ, .flags = FLUE_SIGNALED, .rkey = 1 };
+	const struct flue_send_wr *bad;
+	struct qp_info info;
+	uint8_t buf[256];
+
+	qp_query(q, &info);
+	assert_int_equal(info.state, FLUE_QP_RTS);
+	assert_true(info.llp_open);
+	assert_int_equal(info.sends + info.receives + info.reads_out + info.reads_in, 0);
+	/* A Read that is never answered, and a second one, for which there is no room beside it. */
+	assert_int_equal(qp_post_send(q, &wr, &bad), 0);
+	assert_int_equal(qp_post_send(q, &wr, &bad), 0);
+	assert_true(take(buf, sizeof(buf)) > 0);
+	qp_query(q, &info);
+	assert_true(info.sends == 2 && info.reads_out == 1 && info.reads_in == 0);
+	q->irq_tail++; /* as if one of the peer's were being answered; nothing moves meanwhile */
+	qp_query(q, &info);
+	q->irq_tail--;
+	assert_true(info.reads_out == 1 && info.reads_in == 1);
+	assert_int_equal(qp_abort(q), 0);
+	assert_true(ended());
+	qp_query(q, &info);
+	assert_int_equal(info.state, FLUE_QP_ERROR);
+	assert_false(info.llp_open);
+	assert_int_equal(info.sends, 0);
+}
+
 static void qp_closing_gives_up_on_a_peer_that_does_not_close(void **state)
 {
 	uint8_t buf[16];
@@ -310,6 +359,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(qp_sends_a_terminate_and_its_fin_at_once),
 		TEST(qp_answers_a_fin_with_its_own_and_becomes_idle),
+		TEST(qp_flushes_its_receives_as_soon_as_the_peer_closes),
+		TEST(qp_tells_what_it_is_doing_when_asked),
 		TEST(qp_closing_gives_up_on_a_peer_that_does_not_close),
 		TEST(qp_that_loses_its_peer_in_the_middle_of_an_fpdu_says_lost),
 		TEST(qp_whose_peer_closes_inside_a_write_says_bad_close),

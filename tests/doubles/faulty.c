@@ -624,6 +624,11 @@ static int f_reset_qp(struct prov_qp *qp, struct prov_op *op)
 	CONTROL(reset_qp, (qp, use));
 }
 
+static int f_query_qp(struct prov_qp *qp, struct prov_qp_info *info, struct prov_op *op)
+{
+	CONTROL(query_qp, (qp, info, use));
+}
+
 static int f_post_send(struct prov_qp *qp, const struct flue_send_wr *wr,
 		       const struct flue_send_wr **bad)
 {

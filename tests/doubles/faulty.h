@@ -29,6 +29,7 @@
 	X(create_qp)            \
 	X(destroy_qp)           \
 	X(reset_qp)             \
+	X(query_qp)             \
 	X(destroy_listener)
 #define FAULTY_OTHER_SLOTS(X)     \
 	X(open)                   \
