@@ -434,7 +434,7 @@ static int f_adopt_stream(struct prov_qp *qp, const struct prov_stream *stream,
 	qp->stream = *stream;
 	qp->has_stream = !fake.rc.adopt;
 	atomic_fetch_add(&fake.adopts, 1);
-	if (!fake.rc.adopt && fake.on_adopt)
+	if (fake.on_adopt)
 		fake.on_adopt(qp);
 	return fake.rc.adopt;
 }

@@ -58,6 +58,16 @@ static void end_stream(struct acc_socket *s)
 		acc_stream_reset(s->pub.fd);
 }
 
+void sock_drop_stream(struct acc_socket *s)
+{
+	if (!s->owns_fd)
+		return;
+	acc_task_unwatch(&s->task);
+	end_stream(s);
+	s->pub.fd = -1;
+	s->owns_fd = false;
+}
+
 void sock_over(struct acc_socket *s, uint32_t reason, uint32_t detail)
 {
 	if (s->over)
@@ -65,12 +75,7 @@ void sock_over(struct acc_socket *s, uint32_t reason, uint32_t detail)
 	s->over = true;
 	s->end.ev.reason = reason;
 	s->end.ev.detail = detail;
-	if (s->owns_fd) {
-		acc_task_unwatch(&s->task);
-		end_stream(s);
-		s->pub.fd = -1;
-		s->owns_fd = false;
-	}
+	sock_drop_stream(s);
 	sock_flush_recvs(s, &s->sends, ECANCELED);
 	if (!TAILQ_EMPTY(&s->posted))
 		sock_await(s, FLUSH_MS);

@@ -77,6 +77,7 @@ bool sock_query_offload(struct flue_socket *pub, struct flue_offload_info *info)
 /* Lock held: the connection is reset, and that is how it ended. */
 static void end_early(struct acc_socket *s)
 {
+	s->given_up = true;
 	if (sock_step(s, OFFLOAD_EV_FAILED) & SOCKET_TELL)
 		sock_answer_switch(s, ECONNABORTED);
 	sock_over(s, FLUE_CLOSE_ABORTED, ECONNABORTED);

@@ -358,6 +358,52 @@ static void transfer_that_is_never_answered_is_given_up(void **state)
 	assert_int_equal(fake.aborts, 1);
 }
 
+/* CH-26: the flush that was waited for is over, but its timer is not. */
+static void end_is_not_told_again_by_a_timer_that_was_left(void **state)
+{
+	struct flue_socket_event ev;
+
+	drop_socket();
+	s = open_on(NULL);
+	assert_true(fake_socket_to(s, FLUE_OFFLOAD_WAIT_FIRST_RECV));
+	assert_true(s->ops->rdma_recv(s, NULL, 0, 2));
+	fake_news(s->qp, FLUE_EVENT_CONNECTED, 0, 0);
+	expect(FLUE_SOCKET_SWITCHED, 0, NULL);
+	fake_news(s->qp, FLUE_EVENT_DISCONNECTED, FLUE_CLOSE_RESET, ECONNRESET);
+	fake_finish_recv(s->qp, FLUE_WC_FLUSHED, 0);
+	expect(FLUE_SOCKET_RDMA_RECEIVED, ECANCELED, NULL);
+	expect(FLUE_SOCKET_ENDED, 0, NULL);
+	assert_fails(s->ops->get_event(s, &ev, 2500), ETIMEDOUT); /* the timer's time is 2 s */
+}
+
+/* The deadline passes while the provider is thinking. */
+static void let_it_pass(struct prov_qp *qp)
+{
+	to_socket(s)->deadline = 1;
+	sock_progress(&to_socket(s)->task);
+}
+
+static void transfer_that_is_refused_too_late_is_told_once(void **state)
+{
+	fake.on_adopt = let_it_pass;
+	fake.rc.adopt = -ENOMEM;
+	transfer(0);
+	expect(FLUE_SOCKET_SWITCHED, ETIMEDOUT, NULL);
+	expect_end(FLUE_CLOSE_LOST, ETIMEDOUT);
+	assert_int_equal(s->fd, -1);
+	assert_true(recv(fd[1], &(char) { 0 }, 1, 0) <= 0); /* the stream has ended */
+}
+
+static void transfer_that_succeeds_too_late_is_aborted(void **state)
+{
+	fake.on_adopt = let_it_pass;
+	transfer(0);
+	expect(FLUE_SOCKET_SWITCHED, ETIMEDOUT, NULL);
+	expect_end(FLUE_CLOSE_LOST, ETIMEDOUT);
+	assert_int_equal(fake.aborts,
+			 2); /* when it was given up, and once more: it was early then */
+}
+
 #define WITH_SOCKET(test) cmocka_unit_test_setup_teardown(test, open_socket, close_socket)
 
 int main(void)
@@ -376,7 +422,10 @@ int main(void)
 		/* CH-25 */
 		WITH_SOCKET(device_that_never_flushes_does_not_keep_the_offload),
 		WITH_SOCKET(device_that_never_tells_does_not_keep_the_offload),
+		WITH_SOCKET(end_is_not_told_again_by_a_timer_that_was_left), /* CH-26 */
 		WITH_SOCKET(transfer_that_is_never_answered_is_given_up),
+		WITH_SOCKET(transfer_that_is_refused_too_late_is_told_once), /* CH-14, CH-26 */
+		WITH_SOCKET(transfer_that_succeeds_too_late_is_aborted),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

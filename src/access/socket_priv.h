@@ -85,6 +85,7 @@ struct acc_socket {
 	bool owns_fd;   /* from the switch on, until the provider does */
 	uint64_t which; /* socket that pub.fd stands for */
 	bool adopted;   /* the provider has the stream, or had it */
+	bool given_up;  /* ... and what becomes of the transfer is of no interest any more */
 	bool ending;    /* end_offload() was called */
 	bool closing;   /* disconnect() was called */
 	bool over;      /* the connection has ended; ENDED comes when everything is answered */
@@ -152,6 +153,8 @@ uint8_t sock_step(struct acc_socket *s, enum offload_event e);
 void sock_try_transfer(struct acc_socket *s);
 /* The queue pair's events (flue_event_fn). */
 void sock_heard(const struct flue_event *ev, void *arg);
+/* Lock held: a stream that nobody has taken over ends with a reset. */
+void sock_drop_stream(struct acc_socket *s);
 /* Lock held: the connection ended. */
 void sock_over(struct acc_socket *s, uint32_t reason, uint32_t detail);
 /* Lock held, dropped for a moment: the queue pair is reset and flushed. */
@@ -181,6 +184,11 @@ bool sock_recv(struct flue_socket *pub, void *data, size_t length, uint64_t id);
 void sock_progress(struct acc_task *t);
 /* Lock held: receives that wait are answered with 0 octets. */
 void sock_flush_recvs(struct acc_socket *s, struct sock_reqs *list, int error);
+/* Lock held: has the peer's TCP everything? Then the provider may adopt sw.stream with sw.attr, which
+ * is done without the lock. Else it is tried again, or has failed. */
+bool sock_ready_to_hand_over(struct acc_socket *s);
+/* Lock held: what adopting it came to. */
+void sock_handed_over(struct acc_socket *s, int rc);
 /* Lock held: look again in so many ms, and give up if it is not over by then. */
 void sock_await(struct acc_socket *s, int ms);
 /* Lock held: ask for the next run of the task. */

@@ -116,7 +116,7 @@ static void reserve_grants_defaults_and_wishes(void **state)
 
 static void check_refused(struct flue_reserve_attr *r, uint32_t reason, bool recoverable)
 {
-	assert_false(s->ops->reserve(s, r));
+	assert_fails(s->ops->reserve(s, r), recoverable ? ENOBUFS : EIO);
 	assert_string_equal(flue_reserve_reason_name(r->reason), flue_reserve_reason_name(reason));
 	assert_int_equal(r->recoverable, recoverable);
 	assert_int_equal(s->offload_state, FLUE_OFFLOAD_NOT_READY);

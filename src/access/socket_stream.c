@@ -154,41 +154,60 @@ static int drained(struct acc_socket *s)
 	return -EAGAIN;
 }
 
-void sock_try_transfer(struct acc_socket *s)
+bool sock_ready_to_hand_over(struct acc_socket *s)
 {
-	struct flue_qp *qp = s->pub.qp;
 	uint64_t now = clock_now();
 	int rc = s->adopted || s->over || s->doomed ? -EAGAIN : drained(s);
 
-	if (rc == -EAGAIN)
-		return;
-	if (rc == 0) {
-		/* From here on the descriptor is the provider's; its events come from anywhere. */
-		acc_task_unwatch(&s->task);
-		s->adopted = true;
-		s->owns_fd = false;
-		s->sw.stream.fd = s->pub.fd;
-		s->sw.stream.deny = (s->no_read ? (uint32_t)FLUE_REMOTE_READ : 0) |
-				    (s->no_write ? (uint32_t)FLUE_REMOTE_WRITE : 0);
-		s->sw.attr.ird = s->want_ird;
-		s->sw.attr.ord = s->want_ord;
-		s->sw.attr.timeout_ms = (int)((s->deadline - min_u64(now, s->deadline)) /
-					      NSEC_PER_MSEC);
-		if (s->sw.attr.timeout_ms < 1)
-			s->sw.attr.timeout_ms = 1;
-		pthread_mutex_unlock(&s->lock);
-		rc = acc_conn_adopt(to_qp(qp), &s->sw.stream, &s->sw.attr);
-		pthread_mutex_lock(&s->lock);
-		if (rc == 0) {
-			s->pub.fd = -1;
-			if (!s->over && s->pub.offload_state == FLUE_OFFLOAD_IN_PROGRESS)
-				sock_await(s, s->sw.attr.timeout_ms + ACC_MARGIN_MS);
-			return;
-		}
+	if (rc && rc != -EAGAIN)
+		sock_transfer_failed(s, -rc);
+	if (rc)
+		return false;
+	/* From here on the descriptor is the provider's; its events come from anywhere. */
+	acc_task_unwatch(&s->task);
+	s->adopted = true;
+	s->owns_fd = false;
+	s->sw.stream.fd = s->pub.fd;
+	s->sw.stream.deny = (s->no_read ? (uint32_t)FLUE_REMOTE_READ : 0) |
+			    (s->no_write ? (uint32_t)FLUE_REMOTE_WRITE : 0);
+	s->sw.attr.ird = s->want_ird;
+	s->sw.attr.ord = s->want_ord;
+	s->sw.attr.timeout_ms = (int)((s->deadline - min_u64(now, s->deadline)) / NSEC_PER_MSEC);
+	if (s->sw.attr.timeout_ms < 1)
+		s->sw.attr.timeout_ms = 1;
+	return true;
+}
+
+void sock_handed_over(struct acc_socket *s, int rc)
+{
+	if (rc) {
 		s->adopted = false;
 		s->owns_fd = true;
+		/* Told already, if the provider took too long to refuse. */
+		if (s->over)
+			sock_drop_stream(s);
+		else
+			sock_transfer_failed(s, -rc);
+		return;
 	}
-	sock_transfer_failed(s, -rc);
+	s->pub.fd = -1;
+	if (s->given_up && s->pub.qp)
+		sock_abort(s);
+	else if (!s->over && s->pub.offload_state == FLUE_OFFLOAD_IN_PROGRESS)
+		sock_await(s, s->sw.attr.timeout_ms + ACC_MARGIN_MS);
+}
+
+void sock_try_transfer(struct acc_socket *s)
+{
+	struct acc_qp *qp = to_qp(s->pub.qp);
+	int rc;
+
+	if (!sock_ready_to_hand_over(s))
+		return;
+	pthread_mutex_unlock(&s->lock);
+	rc = acc_conn_adopt(qp, &s->sw.stream, &s->sw.attr);
+	pthread_mutex_lock(&s->lock);
+	sock_handed_over(s, rc);
 }
 
 void sock_await(struct acc_socket *s, int ms)
@@ -204,6 +223,7 @@ static void give_up_waiting(struct acc_socket *s)
 		sock_cancel_posted(s);
 		sock_tell_end(s);
 	} else if (s->pub.offload_state == FLUE_OFFLOAD_IN_PROGRESS) {
+		s->given_up = true;
 		sock_transfer_failed(s, ETIMEDOUT);
 	} else if (s->closing) {
 		sock_over(s, FLUE_CLOSE_LOCAL, ETIMEDOUT);
