@@ -23,6 +23,7 @@ static const struct {
 	{ FLUE_FEATURE_CQ_RESIZE, "cq-resize", "completion queues change their size" },
 	{ FLUE_FEATURE_MARKERS, "markers", "MPA markers" },
 	{ FLUE_FEATURE_ADOPT_STREAM, "adopt-stream", "takes over live TCP connections" },
+	{ FLUE_FEATURE_GANG, "gang", "takes over many of them in one call" },
 };
 
 #define N_FEATURES (sizeof(features) / sizeof(features[0]))

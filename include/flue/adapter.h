@@ -39,6 +39,7 @@ enum flue_feature {
 	FLUE_FEATURE_CQ_RESIZE = 1 << 5,
 	FLUE_FEATURE_MARKERS = 1 << 6,
 	FLUE_FEATURE_ADOPT_STREAM = 1 << 7,
+	FLUE_FEATURE_GANG = 1 << 8, /* many streams are adopted in one call */
 };
 
 /* How a CQ that names no processor gets one (CH-3). */

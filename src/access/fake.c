@@ -82,6 +82,7 @@ static void f_query(struct flue_caps *caps)
 	caps->max_mr_length = UINT64_MAX / 2;
 	caps->max_private_data = 512;
 	caps->features = fake.no_adopt ? 0 : (uint32_t)FLUE_FEATURE_ADOPT_STREAM;
+	caps->features |= fake.no_gang ? 0 : (uint32_t)FLUE_FEATURE_GANG;
 }
 
 static void note(char what)
@@ -439,6 +440,20 @@ static int f_adopt_stream(struct prov_qp *qp, const struct prov_stream *stream,
 	return fake.rc.adopt;
 }
 
+static int f_adopt_gang(struct prov_adoption *gang, uint32_t n)
+{
+	if (fake.rc.gang)
+		return fake.rc.gang;
+	fake.gangs[fake.n_gangs++ % 8] = n;
+	for (uint32_t i = 0; i < n; i++) {
+		bool bad = fake.gang_bad == i + 1;
+
+		gang[i].result = bad ? -EINVAL
+				     : f_adopt_stream(gang[i].qp, gang[i].stream, gang[i].attr);
+	}
+	return 0;
+}
+
 static int f_terminate(struct prov_qp *qp)
 {
 	(void)qp;
@@ -494,6 +509,7 @@ static const struct prov_ops fake_provider = {
 	.accept = f_accept,
 	.reject = f_reject,
 	.adopt_stream = f_adopt_stream,
+	.adopt_gang = f_adopt_gang,
 	.terminate = f_terminate,
 	.modify_reads = f_modify_reads,
 };

@@ -69,12 +69,14 @@ struct fake {
 			resize_cq, destroy_cq, poll, arm, wait, srq, destroy_srq, arm_srq, post_srq,
 			qp, destroy_qp, reset_qp, post_send, post_recv, connect, start, disconnect,
 			abort, listen, destroy_listener, accept, reject, adopt, terminate,
-			modify_reads, query_qp;
+			modify_reads, query_qp, gang;
 	} rc;
 	struct prov_qp_info info; /* what query_qp says */
 	int qp_from;              /* not 0: create_qp fails from this call on (1: the first) */
 	uint32_t qp_most;         /* not 0: create_qp fails for longer queues */
 	bool no_adopt;            /* the provider cannot adopt streams */
+	bool no_gang;             /* ... many at once */
+	uint32_t gang_bad;        /* not 0: the how manieth of a gang is refused */
 	bool later;               /* control slots answer from another thread */
 	bool silent;              /* control slots do not answer before fake_speak() */
 	struct prov_op *unanswered[FAKE_LOG];
@@ -101,7 +103,8 @@ struct fake {
 	unsigned made_pds, made_cqs, made_qps, made_mrs, resizes, modifies;
 	int pds, cqs, qps, mrs;
 	atomic_uint adopts;
-	char order[FAKE_LOG]; /* of these: q(p made), c(q made), r(esized), n(o qp), f(ull) */
+	uint32_t gangs[8], n_gangs; /* sizes of the last ones */
+	char order[FAKE_LOG];       /* of these: q(p made), c(q made), r(esized), n(o qp), f(ull) */
 	uint32_t n_order;
 	size_t reject_len;
 	struct {

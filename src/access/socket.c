@@ -242,31 +242,6 @@ static bool sock_switch_mode(struct flue_socket *pub, const struct flue_switch_a
 	return acc_ok(rc);
 }
 
-size_t flue_socket_switch_gang(struct flue_gang *gang, size_t n)
-{
-	CANCEL_HELD;
-	size_t begun = 0;
-
-	for (size_t i = 0; i < n; i++) {
-		struct flue_gang *g = &gang[i];
-
-		g->error = 0;
-		if (!g->socket->ops->switch_mode(g->socket, g->attr, g->switch_id))
-			g->error = errno;
-	}
-	/* All are in transition before the first is handed over: the peers' answers to the early
-	 * ones do not delay the others. */
-	for (size_t i = 0; i < n; i++) {
-		struct flue_gang *g = &gang[i];
-
-		if (!g->error &&
-		    !g->socket->ops->rdma_recv(g->socket, g->data, g->length, g->recv_id))
-			g->error = errno;
-		begun += !g->error;
-	}
-	return begun;
-}
-
 /* Lock held. *live: the connection itself has to change them. */
 static int change_wish(struct acc_socket *s, uint32_t ird, uint32_t ord, bool *live)
 {

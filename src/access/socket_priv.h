@@ -8,6 +8,7 @@
  *   socket_stream.c  streaming mode, and waiting until TCP has everything
  *   socket_rdma.c    RDMA mode: requests, local keys, completions
  *   socket_stag.c    keys of the program
+ *   socket_gang.c    many switches in one call
  *   socket_offload.c what only control clients may ask
  *   socket_share.c   reserving: protection domains, shared completion queues
  *
@@ -203,6 +204,10 @@ bool sock_put(struct flue_socket *pub, const void *data, size_t length, uint64_t
 	      uint32_t rkey, uint32_t flags, uint64_t id);
 bool sock_get(struct flue_socket *pub, void *data, size_t length, uint64_t remote_addr,
 	      uint32_t rkey, uint32_t flags, uint64_t id);
+/* No lock held. The first one begins the transfer; with `ready` the caller hands the stream over, if it
+ * becomes true. */
+int sock_post_recv(struct acc_socket *s, const struct flue_piece *list, uint32_t n, uint64_t id,
+		   bool *ready);
 bool sock_rdma_recv_list(struct flue_socket *pub, const struct flue_piece *list, uint32_t n,
 			 uint64_t id);
 bool sock_rdma_send_list(struct flue_socket *pub, const struct flue_piece *list, uint32_t n,

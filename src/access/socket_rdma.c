@@ -419,11 +419,9 @@ static int receive(struct acc_socket *s, struct wish *w, bool first)
 	return rc;
 }
 
-bool sock_rdma_recv_list(struct flue_socket *pub, const struct flue_piece *list, uint32_t n,
-			 uint64_t id)
+int sock_post_recv(struct acc_socket *s, const struct flue_piece *list, uint32_t n, uint64_t id,
+		   bool *ready)
 {
-	CANCEL_HELD;
-	struct acc_socket *s = to_socket(pub);
 	struct wish w = { .call = SOCKET_CALL_RDMA_RECV,
 			  .type = FLUE_SOCKET_RDMA_RECEIVED,
 			  .list = list,
@@ -434,18 +432,29 @@ bool sock_rdma_recv_list(struct flue_socket *pub, const struct flue_piece *list,
 	bool first;
 
 	if (rc)
-		return acc_ok(rc);
+		return rc;
 	pthread_mutex_lock(&s->lock);
-	first = pub->offload_state == FLUE_OFFLOAD_WAIT_FIRST_RECV;
+	first = s->pub.offload_state == FLUE_OFFLOAD_WAIT_FIRST_RECV;
 	rc = receive(s, &w, first);
 	/* Of two threads that come at once only one is the first. */
 	if (!rc && first && sock_step(s, OFFLOAD_EV_FIRST_RECV) == SOCKET_TRANSFER) {
 		s->deadline = clock_now() + (uint64_t)s->sw.attr.timeout_ms * NSEC_PER_MSEC;
-		sock_try_transfer(s);
+		if (ready)
+			*ready = sock_ready_to_hand_over(s);
+		else
+			sock_try_transfer(s);
 	}
 	pthread_mutex_unlock(&s->lock);
 	sock_deliver(s, false);
-	return acc_ok(rc);
+	return rc;
+}
+
+bool sock_rdma_recv_list(struct flue_socket *pub, const struct flue_piece *list, uint32_t n,
+			 uint64_t id)
+{
+	CANCEL_HELD;
+
+	return acc_ok(sock_post_recv(to_socket(pub), list, n, id, NULL));
 }
 
 bool sock_rdma_recv(struct flue_socket *pub, void *data, size_t length, uint64_t id)

@@ -102,6 +102,7 @@ int provider_register(const struct prov_ops *ops)
 	X(accept)                 \
 	X(reject)                 \
 	X(adopt_stream)           \
+	X(adopt_gang)             \
 	X(terminate)              \
 	X(modify_reads)
 
@@ -179,6 +180,12 @@ int prov_no_adopt_stream(struct prov_qp *qp, const struct prov_stream *stream,
 			 const struct flue_conn_attr *attr)
 {
 	(void)qp, (void)stream, (void)attr;
+	return -EOPNOTSUPP;
+}
+
+int prov_no_adopt_gang(struct prov_adoption *gang, uint32_t n)
+{
+	(void)gang, (void)n;
 	return -EOPNOTSUPP;
 }
 

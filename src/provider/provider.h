@@ -139,6 +139,14 @@ struct prov_stream {
 	uint32_t deny;
 };
 
+/* One of many streams that are adopted in one call. */
+struct prov_adoption {
+	struct prov_qp *qp;
+	const struct prov_stream *stream;
+	const struct flue_conn_attr *attr;
+	int result; /* out: what adopt_stream() would have returned */
+};
+
 struct prov_ops {
 	size_t size;
 	const char *name, *description;
@@ -246,6 +254,13 @@ struct prov_ops {
 	 */
 	int (*adopt_stream)(struct prov_qp *qp, const struct prov_stream *stream,
 			    const struct flue_conn_attr *attr);
+	/*
+	 * Optional (FLUE_FEATURE_GANG): adopt_stream() for `n` queue pairs at once (CH-15), each of which
+	 * has its own result; one that fails does no harm to the others, and up-calls of some may come
+	 * before this returns. Not 0: nothing has happened to any (-EOPNOTSUPP, -ENOMEM), and the access
+	 * layer tries them one by one.
+	 */
+	int (*adopt_gang)(struct prov_adoption *gang, uint32_t n);
 	/* Ends a connection with a Terminate. 0: DISCONNECTED follows. -ENOTCONN, -EOPNOTSUPP. */
 	int (*terminate)(struct prov_qp *qp);
 	/* Change the number of inbound and outbound Reads of a live connection. -EBUSY: one of ours is

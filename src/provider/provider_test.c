@@ -108,6 +108,7 @@ static void provider_stubs_answer_that_it_cannot_be_done(void **state)
 	assert_int_equal(prov_no_post_srq(NULL, &wr, &bad), -EOPNOTSUPP);
 	assert_ptr_equal(bad, &wr);
 	assert_int_equal(prov_no_adopt_stream(NULL, NULL, NULL), -EOPNOTSUPP);
+	assert_int_equal(prov_no_adopt_gang(NULL, 0), -EOPNOTSUPP);
 }
 
 int main(void)

@@ -30,6 +30,7 @@ int prov_no_post_srq(struct prov_srq *srq, const struct flue_recv_wr *wr,
 		     const struct flue_recv_wr **bad);
 int prov_no_adopt_stream(struct prov_qp *qp, const struct prov_stream *stream,
 			 const struct flue_conn_attr *attr);
+int prov_no_adopt_gang(struct prov_adoption *gang, uint32_t n); /* [GANG] */
 int prov_no_terminate(struct prov_qp *qp);
 int prov_no_modify_reads(struct prov_qp *qp, uint32_t ird, uint32_t ord); /* [ADOPT_STREAM] */
 

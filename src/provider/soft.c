@@ -66,7 +66,8 @@ static void soft_query(struct flue_caps *c)
 	c->max_private_data = MPA_PD_MAX;
 	c->features = FLUE_FEATURE_SRQ | FLUE_FEATURE_ZERO_BASED | FLUE_FEATURE_FAST_REG |
 		      FLUE_FEATURE_WINDOWS | FLUE_FEATURE_REMOTE_INVALIDATE |
-		      FLUE_FEATURE_CQ_RESIZE | FLUE_FEATURE_MARKERS | FLUE_FEATURE_ADOPT_STREAM;
+		      FLUE_FEATURE_CQ_RESIZE | FLUE_FEATURE_MARKERS | FLUE_FEATURE_ADOPT_STREAM |
+		      FLUE_FEATURE_GANG;
 }
 
 static void up_qp_event(void *ctx, void *owner, const struct flue_event *ev,
@@ -469,6 +470,15 @@ static int soft_adopt_stream(struct prov_qp *qp, const struct prov_stream *strea
 	return cep_adopt(to_qp(qp), &a, attr);
 }
 
+/* Each engine has its own lock, and frames are exchanged by each connection anyway: there is nothing
+ * to gain but the call. */
+static int soft_adopt_gang(struct prov_adoption *gang, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		gang[i].result = soft_adopt_stream(gang[i].qp, gang[i].stream, gang[i].attr);
+	return 0;
+}
+
 static int soft_terminate(struct prov_qp *qp)
 {
 	return qp_terminate(to_qp(qp));
@@ -519,6 +529,7 @@ const struct prov_ops soft_provider = {
 	.accept = soft_accept,
 	.reject = soft_reject,
 	.adopt_stream = soft_adopt_stream,
+	.adopt_gang = soft_adopt_gang,
 	.terminate = soft_terminate,
 	.modify_reads = soft_modify_reads,
 };

@@ -89,6 +89,8 @@ static void slots_of_missing_features_say_so(void **state)
 	ops()->query(&caps);
 	if (!(caps.features & FLUE_FEATURE_ADOPT_STREAM))
 		assert_int_equal(ops()->adopt_stream(NULL, NULL, NULL), -EOPNOTSUPP);
+	if (!(caps.features & FLUE_FEATURE_GANG))
+		assert_int_equal(ops()->adopt_gang(NULL, 0), -EOPNOTSUPP);
 }
 
 static void adapter_shows_its_processors(void **state)

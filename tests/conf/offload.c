@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Offloads of control clients: query and end (CH-26, CH-27), over the provider's query_qp slot. */
+/* Offloads: query and end by control clients (CH-26, CH-27), many at once (CH-15). */
 #include <unistd.h>
 
 #include "conf/conf.h"
+
+#define GANG 8
 
 static struct flue_socket *sock[2];
 static struct flue_qp *qp[2];
@@ -145,12 +147,91 @@ static void ended_offloads_leave_their_queue_pairs_for_others(void **state)
 	assert_ok(pair_connect(p));
 }
 
+/* ---- gangs (CH-15) ---- */
+
+static struct flue_socket *member[2 * GANG]; /* neighbours are the two ends of a connection */
+static struct flue_switch_attr how[2];
+static struct flue_gang gang[2 * GANG];
+
+static void open_gang(struct pair *p)
+{
+	for (unsigned i = 0; i < 2; i++) {
+		how[i] = FLUE_ATTR(struct flue_switch_attr);
+		how[i].timeout_ms = 60000;
+		how[i].flags = i ? FLUE_SWITCH_RESPONDER : 0;
+	}
+	for (unsigned i = 0; i < 2 * GANG; i++) {
+		struct flue_reserve_attr r = FLUE_ATTR(struct flue_reserve_attr);
+		struct flue_adapter *a = i % 2 ? p->b.adapter : p->a.adapter;
+		static int fd[2];
+
+		if (i % 2 == 0)
+			conf_streams(fd);
+		assert_ok(member[i] = flue_socket_open(a, fd[i % 2], NULL));
+		assert_ok(member[i]->ops->reserve(member[i], &r));
+		gang[i] = (struct flue_gang) { .socket = member[i],
+					       .attr = &how[i % 2],
+					       .switch_id = 1,
+					       .data = p->a.mem + 100 * i,
+					       .length = 100,
+					       .recv_id = 2,
+					       .error = -1 };
+	}
+}
+
+/* Each tells the other end who it is. */
+static void use_gang(struct pair *p)
+{
+	for (unsigned i = 0; i < 2 * GANG; i++) {
+		sock[0] = member[i];
+		expect(0, FLUE_SOCKET_SWITCHED, 0);
+		p->b.mem[i] = (uint8_t)i;
+		assert_ok(member[i]->ops->rdma_send(member[i], &p->b.mem[i], 1, 0, 0, 3));
+	}
+	for (unsigned i = 0; i < 2 * GANG; i++) {
+		for (unsigned left = 2; left; left--) {
+			struct flue_socket_event ev;
+
+			assert_ok(member[i]->ops->get_event(member[i], &ev, 60000));
+			assert_int_equal(ev.error, 0);
+			assert_int_equal(ev.length, 1);
+		}
+		assert_int_equal(p->a.mem[100 * i], i ^ 1);
+	}
+	for (unsigned i = 0; i < 2 * GANG; i++)
+		assert_ok(member[i]->ops->destroy(member[i]));
+}
+
+/* Both ends of eight connections: one call of the provider for each adapter. */
+static void gang_is_adopted_as_a_whole(void **state)
+{
+	bool counts = !strcmp(pair_provider, "faulty");
+
+	for (unsigned turn = 0; turn < (counts ? 2 : 1); turn++) {
+		unsigned gangs = faulty_calls(FAULTY_adopt_gang);
+		unsigned streams = faulty_calls(FAULTY_adopt_stream);
+
+		/* A gang that is refused has not been touched, and is taken one by one. */
+		if (turn)
+			faulty_fail(FAULTY_adopt_gang, 0, ENOMEM);
+		open_gang(*state);
+		assert_int_equal(flue_socket_switch_gang(gang, 2 * GANG), 2 * GANG);
+		use_gang(*state);
+		if (!counts)
+			continue;
+		assert_int_equal(faulty_calls(FAULTY_adopt_gang) - gangs, 2);
+		assert_int_equal(faulty_calls(FAULTY_adopt_stream) - streams, turn ? 2 * GANG : 0);
+	}
+	faulty_reset();
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		WITH_IDLE_PAIR(query_counts_what_is_not_done), /* CH-26, CH-27 */
 		WITH_IDLE_PAIR(
 			ended_offloads_leave_their_queue_pairs_for_others), /* CH-26, CH-27 */
+		WITH_IDLE_PAIR(gang_is_adopted_as_a_whole),                 /* CH-15 */
 	};
 
 	conf_init(argc, argv);

@@ -709,6 +709,11 @@ static int f_adopt_stream(struct prov_qp *qp, const struct prov_stream *stream,
 	DIRECT(adopt_stream, (qp, stream, attr));
 }
 
+static int f_adopt_gang(struct prov_adoption *gang, uint32_t n)
+{
+	DIRECT(adopt_gang, (gang, n));
+}
+
 static int f_terminate(struct prov_qp *qp)
 {
 	DIRECT(terminate, (qp));

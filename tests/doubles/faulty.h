@@ -49,6 +49,7 @@
 	X(accept)                 \
 	X(reject)                 \
 	X(adopt_stream)           \
+	X(adopt_gang)             \
 	X(terminate)              \
 	X(modify_reads)
 
