@@ -21,6 +21,8 @@
 extern "C" {
 #endif
 
+struct flue_open_attr;
+
 #define FLUE_INTERFACE_NAME 16 /* octets, the final zero included (IF_NAMESIZE) */
 
 enum flue_interface_notice {
@@ -45,6 +47,13 @@ struct flue_interface {
 	 * addresses appear when duplicate address detection is over. */
 	uint32_t n_addresses;
 	const struct sockaddr_storage *addresses;
+	/*
+	 * Its adapter, if the watch brings adapters up: from the first notice that says that data can
+	 * flow until GONE. NULL, and why: it could not be opened, and is tried again with the next
+	 * notice; 0: not wanted, or the interface was not up yet.
+	 */
+	struct flue_adapter *adapter;
+	int adapter_error;
 };
 
 /*
@@ -58,13 +67,20 @@ struct flue_interface_watch_attr {
 	size_t size;
 	flue_interface_fn on_notice; /* NULL: no thread; use fd() and next() */
 	void *arg;
+	/*
+	 * Non-NULL: an interface that comes up brings its adapter up, opened with these (copied). It is
+	 * shown in the notices and is the watch's, so that flue_close() says EBUSY. It stays while the
+	 * interface is down, and is closed after GONE, once nothing of the program is left in it.
+	 */
+	const struct flue_open_attr *adapters;
 };
 
 struct flue_interface_watch;
 
 struct flue_interface_watch_ops {
 	size_t size;
-	/* Waits until on_notice has returned. EDEADLK: called from it. */
+	/* Waits until on_notice has returned; closes the adapters. EDEADLK: called from it, or with
+	 * adapters from any function of the library's. EBUSY: an adapter still has objects in it. */
 	bool (*destroy)(struct flue_interface_watch *watch);
 	/*
 	 * Take the next notice (enum flue_interface_notice). timeout_ms 0: do not wait (EAGAIN when
@@ -87,7 +103,8 @@ struct flue_interface_watch {
 
 /*
  * Watch the interfaces of the calling thread's network namespace. attr NULL: no function. EINVAL,
- * ENOMEM, EMFILE, ENFILE, EAGAIN (no thread), and what socket(2) says where netlink is forbidden.
+ * ENOMEM, EMFILE, ENFILE, EAGAIN (no thread), ENOENT (adapters of no provider), and what socket(2) says
+ * where netlink is forbidden.
  */
 FLUE_API struct flue_interface_watch *flue_watch_interfaces(
 	const struct flue_interface_watch_attr *attr);

@@ -49,6 +49,7 @@ struct acc_watch {
 	enum phase phase;
 	bool interrupted;
 	struct if_table table;
+	struct if_adapters adapters;
 	uint8_t *buf;
 	size_t buf_size, at, len; /* octets at..len are still to be read */
 	int result;               /* of the last message */
@@ -253,10 +254,13 @@ static int step(struct acc_watch *w, uint32_t *notice, const struct flue_interfa
 {
 	int rc;
 
+	if_adapters_sweep(&w->adapters);
 	if (w->phase == STALE)
 		return start_dump(w);
 	if (w->phase == LIVE) {
 		rc = if_table_next(&w->table, notice, iface);
+		if (rc > 0) /* the table's own, and not const there */
+			if_adapters_attend(&w->adapters, *notice, (struct flue_interface *)*iface);
 		if (rc)
 			return rc;
 	}
@@ -450,6 +454,7 @@ static void free_watch(struct acc_watch *w)
 	fd_close_socket(w->sock, w->which);
 	/* In a child of fork() these may be as the parent's thread was just changing them. */
 	if (!inherited(w)) {
+		if_adapters_fini(&w->adapters);
 		if_table_fini(&w->table);
 		free(w->buf);
 	}
@@ -462,8 +467,10 @@ static bool watch_destroy(struct flue_interface_watch *watch)
 	struct acc_watch *w = to_watch(watch);
 
 	if (!inherited(w)) {
-		if (acc_in_callback(w))
-			return acc_ok(-EDEADLK);
+		int rc = acc_in_callback(w) ? -EDEADLK : if_adapters_check(&w->adapters);
+
+		if (rc)
+			return acc_ok(rc);
 		if (w->fn)
 			stop_thread(w);
 	}
@@ -554,7 +561,9 @@ struct flue_interface_watch *flue_watch_interfaces(const struct flue_interface_w
 	w->flag = (struct flag)FLAG_NONE;
 	pollset_init(&w->set, 1);
 	if_table_init(&w->table);
-	rc = open_watch(w);
+	rc = if_adapters_init(&w->adapters, copy.adapters);
+	if (!rc)
+		rc = open_watch(w);
 	if (rc) {
 		free_watch(w);
 		return acc_null(rc);

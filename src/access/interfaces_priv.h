@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Interface notices (CH-17), in three parts:
+ * Interface notices (CH-17), in four parts:
  *   interfaces_parse.c   octets from the kernel into records; trusts no length
  *   interfaces_table.c   what the kernel said and what the program was told; the difference is
  *                        the next notice
+ *   interfaces_adapters.c  adapters that come up with their interfaces
  *   interfaces.c         the netlink socket, the dumps, the thread, the public object
  * The first two do no I/O.
  */
 #ifndef FLUE_ACCESS_INTERFACES_PRIV_H
 #define FLUE_ACCESS_INTERFACES_PRIV_H
 
+#include <flue/adapter.h>
 #include <flue/interfaces.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -122,5 +125,28 @@ int if_table_apply(struct if_table *t, const struct if_record *record, bool live
  * -ENOMEM: call again. Not during a dump.
  */
 int if_table_next(struct if_table *t, uint32_t *notice, const struct flue_interface **iface);
+
+/* ---- interfaces_adapters.c ---- */
+
+struct if_adapters {
+	bool wanted, leaving; /* leaving: some wait to be closed */
+	struct flue_open_attr attr;
+	char *provider; /* of attr */
+	int *cpus;      /* of attr */
+	/* The list, and all that is done to its adapters: who attends and who destroys the watch. */
+	pthread_mutex_t lock;
+	SLIST_HEAD(, if_adapter) all;
+};
+
+/* from NULL: none are wanted. -EINVAL, -ENOENT, -ENOMEM: fini is still needed. */
+int if_adapters_init(struct if_adapters *l, const struct flue_open_attr *from);
+/* A notice is about to be told: its interface's adapter is opened if it must, and shown. */
+void if_adapters_attend(struct if_adapters *l, uint32_t notice, struct flue_interface *iface);
+/* The last notice was told: adapters of what is gone are closed. True: some still have children. */
+bool if_adapters_sweep(struct if_adapters *l);
+/* Can all be closed? 0, -EBUSY, -EDEADLK. */
+int if_adapters_check(struct if_adapters *l);
+/* After that. Not in a child of fork(), where the list may be as another thread was changing it. */
+void if_adapters_fini(struct if_adapters *l);
 
 #endif

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -372,6 +373,108 @@ static void watches_made_during_changes_miss_nothing(void **state)
 	run("for n in 1 2 3 4; do ip link del vg$n; done");
 }
 
+/* ---- adapters ---- */
+
+/* Takes notices until this one of "va" comes. */
+static const struct flue_interface *await_va(struct flue_interface_watch *w, bool gone)
+{
+	const struct flue_interface *iface;
+	uint32_t notice;
+
+	while (flue_next_interface(w, &notice, &iface, PATIENCE_MS))
+		if (!strcmp(iface->name, "va") &&
+		    (gone ? notice == FLUE_INTERFACE_GONE
+			  : iface->up && iface->running && iface->n_addresses))
+			return iface;
+	fail_msg("va never %s: %s", gone ? "gone" : "up", strerror(errno));
+	return NULL;
+}
+
+static struct flue_qp *make_qp(struct flue_pd *pd, struct flue_cq *cq)
+{
+	struct flue_qp_attr attr = FLUE_ATTR(struct flue_qp_attr);
+	struct flue_qp *qp;
+
+	attr.send_cq = attr.recv_cq = cq;
+	attr.sq_depth = attr.rq_depth = 4;
+	qp = pd->ops->create_qp(pd, &attr);
+	assert_non_null(qp);
+	return qp;
+}
+
+static void await_connected(struct flue_adapter *a, unsigned n)
+{
+	struct flue_event ev;
+
+	while (n) {
+		if (!flue_get_event(a, &ev, PATIENCE_MS))
+			fail_msg("not connected: %s", strerror(errno));
+		assert_int_not_equal(ev.type, FLUE_EVENT_CONNECT_FAILED);
+		n -= ev.type == FLUE_EVENT_CONNECTED;
+	}
+}
+
+/* A connection of the adapter to itself, over the interface's address. */
+static void use_adapter(const struct flue_interface *iface)
+{
+	struct flue_adapter *a = iface->adapter;
+	struct flue_listen_attr where = FLUE_ATTR(struct flue_listen_attr);
+	struct flue_conn_attr how = FLUE_ATTR(struct flue_conn_attr);
+	struct flue_conn_request *req;
+	struct flue_listener *door;
+	struct flue_qp *qp[2];
+	struct flue_pd *pd;
+	struct flue_cq *cq;
+
+	pd = flue_create_pd(a);
+	assert_non_null(pd);
+	cq = flue_create_cq(a, 32);
+	assert_non_null(cq);
+	qp[0] = make_qp(pd, cq);
+	qp[1] = make_qp(pd, cq);
+	where.local = (const struct sockaddr *)&iface->addresses[0];
+	where.local_len = sizeof(struct sockaddr_in);
+	door = a->ops->listen(a, &where);
+	assert_non_null(door);
+	how.remote = (const struct sockaddr *)&door->local;
+	how.remote_len = sizeof(struct sockaddr_in);
+	how.flags = FLUE_CONN_ASYNC;
+	how.timeout_ms = PATIENCE_MS;
+	assert_true(qp[0]->ops->connect(qp[0], &how));
+	req = door->ops->get_request(door, PATIENCE_MS);
+	assert_non_null(req);
+	assert_true(req->ops->accept(req, qp[1], &how));
+	await_connected(a, 2);
+	assert_true(flue_destroy_qp(qp[0]) && flue_destroy_qp(qp[1]));
+	assert_true(door->ops->destroy(door));
+	assert_true(flue_destroy_cq(cq) && flue_destroy_pd(pd));
+}
+
+static void adapter_that_came_up_with_its_interface_can_be_used(void **state)
+{
+	struct flue_interface_watch_attr attr = FLUE_ATTR(struct flue_interface_watch_attr);
+	struct flue_open_attr open = FLUE_ATTR(struct flue_open_attr);
+	const struct flue_interface *iface;
+	struct flue_interface_watch *w;
+	struct flue_adapter *a;
+
+	skip_if_we_cannot();
+	attr.adapters = &open;
+	w = flue_watch_interfaces(&attr);
+	assert_non_null(w);
+	run("ip link add va type veth peer name vb && "
+	    "ip addr add 10.77.7.1/24 dev va && ip link set va up && ip link set vb up");
+	/* Its first address: IPv4 is sorted before IPv6. */
+	iface = await_va(w, false);
+	assert_int_equal(iface->adapter_error, 0);
+	a = iface->adapter;
+	assert_non_null(a);
+	use_adapter(iface);
+	run("ip link del va");
+	assert_ptr_equal(await_va(w, true)->adapter, a);
+	assert_true(flue_unwatch_interfaces(w));
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int main(void)
@@ -383,6 +486,7 @@ int main(void)
 		TEST(slow_program_is_told_the_difference),
 		TEST(slow_function_is_told_the_difference),
 		TEST(watches_made_during_changes_miss_nothing),
+		TEST(adapter_that_came_up_with_its_interface_can_be_used),
 	};
 
 	return cmocka_run_group_tests(tests, enter_namespace, NULL);
