@@ -182,6 +182,61 @@ static void qp_flushes_its_receives_as_soon_as_the_peer_closes(void **state)
 	assert_true(ended());
 }
 
+static bool is_idle_with(uint32_t *word, uint32_t value)
+{
+	uint32_t was = *word;
+	bool idle;
+
+	*word = value;
+	idle = qp_is_idle(q);
+	*word = was;
+	return idle;
+}
+
+/* CH-20: each of them is enough. */
+static void qp_is_not_idle_with_any_kind_of_work(void **state)
+{
+	struct tx_cursor *cur = &q->tx.cur;
+	bool idle, read, answered, part, message, rtr;
+
+	engine_lock(q->engine);
+	idle = qp_is_idle(q);
+	read = is_idle_with(&cur->orq_tail, q->orq_head + 1);
+	answered = is_idle_with(&q->irq_tail, q->irq_head + 1);
+	q->tx.has_part = true;
+	part = qp_is_idle(q);
+	q->tx.has_part = false;
+	cur->kind = TX_RESPONSE;
+	message = qp_is_idle(q);
+	cur->kind = TX_NONE;
+	cur->rtr_owed = true;
+	rtr = qp_is_idle(q);
+	cur->rtr_owed = false;
+	engine_unlock(q->engine);
+	assert_true(idle);
+	assert_false(read || answered || part || message || rtr);
+}
+
+/* CH-20: a Send that has not left yet, and nothing else. */
+static void qp_with_a_send_in_its_queue_does_not_close_gracefully(void **state)
+{
+	struct flue_send_wr wr = { .id = 5, .op = FLUE_WR_SEND, .flags = FLUE_SIGNALED };
+	const struct flue_send_wr *bad;
+	struct flue_wc wc;
+
+	engine_lock(q->engine);
+	q->tx.held = true; /* as a two-way responder's are */
+	engine_unlock(q->engine);
+	assert_int_equal(qp_post_send(q, &wr, &bad), 0);
+	assert_int_equal(qp_disconnect(q, 1000), -EBUSY);
+	assert_true(ended());
+	assert_int_equal(end.reason, FLUE_CLOSE_BAD);
+	assert_int_equal(end.detail, EBUSY);
+	assert_int_equal(flue_qp_state(&owner), FLUE_QP_ERROR);
+	assert_int_equal(cq_poll(cq, &wc, 1), 1);
+	assert_int_equal(wc.status, FLUE_WC_FLUSHED);
+}
+
 /* CH-26 */
 static void qp_tells_what_it_is_doing_when_asked(void **state)
 {
@@ -365,6 +420,8 @@ int main(void)
 		TEST(qp_answers_a_fin_with_its_own_and_becomes_idle),
 		TEST(qp_flushes_its_receives_as_soon_as_the_peer_closes),
 		TEST(qp_tells_what_it_is_doing_when_asked),
+		TEST(qp_is_not_idle_with_any_kind_of_work),
+		TEST(qp_with_a_send_in_its_queue_does_not_close_gracefully),
 		TEST(qp_closing_gives_up_on_a_peer_that_does_not_close),
 		TEST(qp_that_loses_its_peer_in_the_middle_of_an_fpdu_says_lost),
 		TEST(qp_whose_peer_closes_inside_a_write_says_bad_close),
