@@ -81,6 +81,13 @@ static void connect_refuses_bad_arguments(void **state)
 	attr = to_peer(0);
 	attr.private_len = 1;
 	assert_fails(qp->ops->connect(qp, &attr), EINVAL);
+	/* An adapter may carry less than a frame has room for. */
+	to_adapter(a)->caps.max_private_data = 4;
+	attr = to_peer(0);
+	attr.private_data = data;
+	attr.private_len = 5;
+	assert_fails(qp->ops->connect(qp, &attr), EINVAL);
+	to_adapter(a)->caps.max_private_data = 512;
 	attr = to_peer(1u << 31);
 	assert_fails(qp->ops->connect(qp, &attr), EINVAL);
 	attr = to_peer(0);

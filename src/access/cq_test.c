@@ -117,6 +117,9 @@ static void notify_calls_its_function_once(void **state)
 	fake_complete(cq, NULL, 4, false);
 	assert_int_equal(first.n, 1);
 	assert_int_equal(second.n, 1);
+	/* Nobody has asked for what a provider says once too often. */
+	acc_cq_fired(to_cq(cq));
+	assert_int_equal(second.n, 1);
 	assert_fails(cq->ops->notify(cq, 2, count, NULL), EINVAL);
 	assert_true(flue_destroy_cq(cq));
 }
@@ -442,6 +445,23 @@ static void events_of_long_ago_count_no_more(void **state)
 	assert_true(flue_close(b));
 }
 
+static void cqs_that_are_gone_do_not_count(void **state)
+{
+	struct flue_adapter *b = open_with(FLUE_BALANCE_FEWEST_QPS, NULL, NULL);
+	struct flue_cq *gone[2], *last, *cq;
+
+	for (unsigned i = 0; i < 2; i++)
+		gone[i] = cq_on(b, b->cpus[0]);
+	last = cq_on(b, b->cpus[b->n_cpus - 1]);
+	for (unsigned i = 0; i < 2; i++)
+		assert_true(flue_destroy_cq(gone[i]));
+	cq = flue_create_cq(b, 4);
+	assert_int_equal(cq->cpu, b->cpus[0]);
+	assert_true(flue_destroy_cq(cq));
+	assert_true(flue_destroy_cq(last));
+	assert_true(flue_close(b));
+}
+
 static uint32_t choose_last(const struct flue_cpu_load *load, uint32_t n, void *arg)
 {
 	struct flue_cpu_load *seen = arg;
@@ -513,6 +533,19 @@ static void qp_is_counted_at_the_processor_of_its_receive_cq(void **state)
 	assert_true(flue_close(b));
 }
 
+static void deadline_is_a_time_when_seconds_carry(void **state)
+{
+	struct timespec at, now;
+
+	for (int ms = 0; ms < 1000; ms += 37) {
+		clock_gettime(CLOCK_MONOTONIC, &now);
+		assert_ptr_equal(acc_deadline(&at, 2000 + ms), &at);
+		assert_in_range(at.tv_nsec, 0, 999999999);
+		assert_true(at.tv_sec >= now.tv_sec + 2);
+	}
+	assert_null(acc_deadline(&at, -1));
+}
+
 #define WITH_ADAPTER(test) cmocka_unit_test_setup_teardown(test, open_adapter, close_adapter)
 
 int main(void)
@@ -538,6 +571,8 @@ int main(void)
 		WITH_ADAPTER(events_of_long_ago_count_no_more),                 /* CH-3 */
 		WITH_ADAPTER(program_can_choose_the_processor),                 /* CH-3 */
 		WITH_ADAPTER(qp_is_counted_at_the_processor_of_its_receive_cq), /* CH-3 */
+		WITH_ADAPTER(cqs_that_are_gone_do_not_count),                   /* CH-3 */
+		cmocka_unit_test(deadline_is_a_time_when_seconds_carry),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -169,6 +169,24 @@ static void there_is_no_event_for_a_request_already_taken(void **state)
 	expect_request_event(false);
 }
 
+static void others_events_do_not_wait_behind_a_busy_listener(void **state)
+{
+	struct flue_conn_request *req;
+	struct flue_event ev;
+
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(fake_request(l, NULL, 0, 2), 0);
+	fake.adapter->up->cq_error(qp->recv_cq);
+	expect_request_event(true);
+	assert_true(flue_get_event(a, &ev, 0));
+	assert_int_equal(ev.type, FLUE_EVENT_CQ_ERROR);
+	expect_request_event(true);
+	for (unsigned i = 0; i < 2; i++) {
+		req = l->ops->get_request(l, 0);
+		assert_true(req->ops->reject(req, NULL, 0));
+	}
+}
+
 static void accept_connects_and_keeps_private_data(void **state)
 {
 	struct flue_conn_request *req;
@@ -372,6 +390,7 @@ int main(void)
 		WITH_LISTENER(queued_requests_are_rejected_with_their_listener),
 		WITH_LISTENER(there_is_one_event_for_each_request),           /* CH-18 */
 		WITH_LISTENER(there_is_no_event_for_a_request_already_taken), /* CH-18 */
+		WITH_LISTENER(others_events_do_not_wait_behind_a_busy_listener),
 		WITH_LISTENER(accept_connects_and_keeps_private_data),
 		WITH_LISTENER(accept_that_fails_uses_the_request_up),
 		WITH_LISTENER(accept_refuses_a_connected_qp),

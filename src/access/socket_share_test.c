@@ -808,6 +808,7 @@ static void control_client_uses_its_own_queue_pair(void **state)
 
 	open_control();
 	assert_int_equal(fake.made_pds + fake.made_cqs + fake.made_qps + fake.made_mrs, 0);
+	assert_fails(flue_destroy_qp(control), EBUSY);
 	assert_true(s->ops->switch_mode(s, &to, 1));
 	assert_fails(s->ops->rdma_recv(s, data, 10, 2), EOPNOTSUPP);
 	assert_int_equal(s->offload_state, FLUE_OFFLOAD_WAIT_FIRST_RECV);

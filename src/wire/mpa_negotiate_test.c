@@ -120,6 +120,17 @@ static void own_peers_agree_when_both_want_the_usual(void **st)
 	assert_int_equal(b.rep.data_len, 0);
 }
 
+/* Whoever answers may well forget the bit; that the request had it is enough (RFC 5044 section 7.1). */
+static void crc_is_on_when_the_reply_does_not_repeat_it(void **st)
+{
+	struct both b = negotiate(&usual, &usual);
+	struct mpa_terms t;
+
+	b.rep.flags &= (uint8_t)~MPA_FLAG_CRC;
+	assert_int_equal(mpa_take_reply(&usual, &b.req, &b.rep, &t), 0);
+	assert_true(t.crc);
+}
+
 static void crc_is_on_when_either_side_wants_it(void **st)
 {
 	for (int i = 0; i < 4; i++) {
@@ -565,6 +576,7 @@ int main(void)
 		cmocka_unit_test(request_says_what_the_policy_wants),
 		cmocka_unit_test(request_with_too_much_data_is_refused_by_the_codec),
 		cmocka_unit_test(own_peers_agree_when_both_want_the_usual),
+		cmocka_unit_test(crc_is_on_when_the_reply_does_not_repeat_it),
 		cmocka_unit_test(crc_is_on_when_either_side_wants_it),
 		cmocka_unit_test(markers_are_sent_where_the_receiver_wants_them),
 		cmocka_unit_test(markers_are_refused_when_we_will_not_send_them),

@@ -234,6 +234,11 @@ static void terminate_reads_the_swapped_order_of_siw(void **st)
 	assert_int_equal(decode(&t, buf, sizeof(buf)), 0);
 	assert_int_equal(t.fault, FAULT_RDMAP_BOUNDS);
 	assert_int_equal(t.rdmap_len, 28);
+	/* The same either way: only the flags tell. */
+	memcpy(buf, "\x11\x01\x03\x00", 4);
+	assert_int_equal(decode(&t, buf, 24), 0);
+	assert_true(t.swapped);
+	assert_int_equal(t.ddp_len, 18);
 	memcpy(buf, "\x21\x05\x01\x00", 4);
 	assert_int_equal(decode(&t, buf, 6), 0);
 	assert_true(t.has_seg_len);
