@@ -139,6 +139,28 @@ static void parents_with_children_refuse_destruction(void **state)
 	fell(&t);
 }
 
+static void srq_limit_is_told_once_and_only_when_armed(void **state)
+{
+	struct flue_event ev;
+	struct tree t;
+
+	grow(&t);
+	fake.adapter->up->srq_limit(to_srq(t.srq));
+	assert_fails(flue_get_event(t.a, &ev, 0), EAGAIN);
+	assert_true(t.srq->ops->arm_limit(t.srq, 5));
+	fake.adapter->up->srq_limit(to_srq(t.srq));
+	assert_true(flue_get_event(t.a, &ev, 0));
+	assert_int_equal(ev.type, FLUE_EVENT_SRQ_LIMIT);
+	fake.adapter->up->srq_limit(to_srq(t.srq));
+	assert_fails(flue_get_event(t.a, &ev, 0), EAGAIN);
+	/* Taken back. */
+	assert_true(t.srq->ops->arm_limit(t.srq, 5));
+	assert_true(t.srq->ops->arm_limit(t.srq, 0));
+	fake.adapter->up->srq_limit(to_srq(t.srq));
+	assert_fails(flue_get_event(t.a, &ev, 0), EAGAIN);
+	fell(&t);
+}
+
 static void control_calls_wait_when_the_provider_answers_later(void **state)
 {
 	struct tree t;
@@ -377,6 +399,7 @@ int main(void)
 		cmocka_unit_test_setup(open_refuses_bad_arguments, reset),
 		cmocka_unit_test_setup(open_passes_on_what_the_provider_says, reset),
 		cmocka_unit_test_setup(parents_with_children_refuse_destruction, reset), /* RD-1 */
+		cmocka_unit_test_setup(srq_limit_is_told_once_and_only_when_armed, reset),
 		cmocka_unit_test_setup(control_calls_wait_when_the_provider_answers_later,
 				       reset),                                           /* RD-6 */
 		cmocka_unit_test_setup(provider_that_never_answers_hangs_nobody, reset), /* CH-25 */

@@ -181,6 +181,22 @@ static void parser_refuses_values_of_the_wrong_size(void **state)
 	assert_true(parse_with(RTM_NEWADDR, IFA_LOCAL, octets, 16) > 0);
 }
 
+/* The message itself says that it ends before its last attribute does. */
+static void parser_reads_no_attribute_behind_the_end_of_its_message(void **state)
+{
+	static const uint8_t octets[4];
+
+	for (uint32_t less = 1; less <= 4; less++) {
+		uint32_t len;
+
+		parse_with(RTM_NEWLINK, IFLA_MTU, octets, 4);
+		len = (uint32_t)m.len - less;
+		memcpy(m.data, &len, sizeof(len));
+		assert_int_equal(parse(m.data, m.len), -EBADMSG);
+		assert_int_equal(n_records, 0);
+	}
+}
+
 static void parser_passes_over_what_is_not_for_us(void **state)
 {
 	struct fake_link port = eth, none = eth;
@@ -240,6 +256,8 @@ int main(void)
 		cmocka_unit_test_setup(parser_refuses_lengths_of_messages_that_do_not_fit, clear),
 		cmocka_unit_test_setup(parser_refuses_lengths_of_attributes_that_do_not_fit, clear),
 		cmocka_unit_test_setup(parser_refuses_values_of_the_wrong_size, clear),
+		cmocka_unit_test_setup(parser_reads_no_attribute_behind_the_end_of_its_message,
+				       clear),
 		cmocka_unit_test_setup(parser_passes_over_what_is_not_for_us, clear),
 		cmocka_unit_test_setup(parser_reads_errors_and_only_errors, clear),
 	};

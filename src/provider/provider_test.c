@@ -111,6 +111,32 @@ static void provider_stubs_answer_that_it_cannot_be_done(void **state)
 	assert_int_equal(prov_no_adopt_gang(NULL, 0), -EOPNOTSUPP);
 }
 
+static void nothing(void *cq_owner, void *arg)
+{
+}
+
+static void soft_provider_refuses_a_handler_that_is_not_there(void **state)
+{
+	const struct prov_ops *soft = provider_find("soft");
+	const struct prov_upcalls up = { 0 };
+	struct prov_cq_attr attr = { .depth = 4 };
+	struct prov_adapter *a;
+	struct prov_cq *cq;
+	int cpu = 0;
+
+	assert_int_equal(soft->open(&cpu, 1, &up, &a), 0);
+	assert_int_equal(soft->set_completion_handler(a, 4711, nothing, NULL), -EINVAL);
+	assert_int_equal(soft->create_cq(a, &attr, &cq, NULL), -EINVAL);
+	attr.handler = soft->set_completion_handler(a, cpu, nothing, NULL);
+	assert_int_equal(soft->create_cq(a, &attr, &cq, NULL), 0);
+	assert_int_equal(soft->destroy_cq(cq, NULL), 0);
+	for (int i = 0; i < 2; i++) {
+		attr.handler = i ? attr.handler + 2 : -1;
+		assert_int_equal(soft->create_cq(a, &attr, &cq, NULL), -EINVAL);
+	}
+	soft->close(a);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -121,6 +147,7 @@ int main(void)
 		cmocka_unit_test(provider_is_refused_when_its_table_is_not_whole),
 		cmocka_unit_test(provider_is_refused_when_the_registry_is_full),
 		cmocka_unit_test(provider_stubs_answer_that_it_cannot_be_done),
+		cmocka_unit_test(soft_provider_refuses_a_handler_that_is_not_there),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
