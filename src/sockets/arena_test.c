@@ -312,14 +312,14 @@ static void arena_lanes_stay_with_the_parent_when_it_forks(void **st)
 	uint32_t lane;
 	int fd, status = -1;
 	struct arena *a = take(&lane, &fd);
-	pid_t pid;
+	pid_t peer = getpid(), pid;
 
 	assert_non_null(a);
 	close(fd);
 	pid = fork();
 	if (pid == 0) {
 		arena_forked();
-		_exit(take(&lane, &fd) == a ? 1 : 0);
+		_exit(arena_take(peer, key, &lane, &fd) == a ? 1 : 0);
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);

@@ -317,6 +317,34 @@ static void recall_is_refused_when_shared_state_is_nonsense(void **st)
 	assert_int_equal(tx.pos, 1100);
 }
 
+static void octets_are_given_back_once_when_both_ends_try(void **st)
+{
+	struct iovec piece[2];
+
+	put(100, false);
+	set_flag(LANE_GONE | LANE_RECALL);
+	assert_int_equal(lane_rx_take_back(&rx, piece), 1);
+	/* It asks again before it is done. */
+	set_flag(LANE_RECALL);
+	assert_int_equal(lane_tx_recall(&tx, piece), -3);
+	assert_int_equal(tx.pos, 1100);
+}
+
+static void lane_is_not_left_when_octets_are_wanted_back(void **st)
+{
+	const uint64_t flags[] = { LANE_RECALL, LANE_TAKING };
+
+	put(100, false);
+	for (size_t i = 0; i < ARRAY_SIZE(flags); i++) {
+		atomic_fetch_or(&dir.word, flags[i]);
+		assert_false(lane_tx_leave(&tx, atomic_load(&dir.word)));
+		assert_int_equal(turns_now(), 1);
+		atomic_fetch_and(&dir.word, ~flags[i]);
+	}
+	leave();
+	assert_int_equal(turns_now(), 2);
+}
+
 static void receiver_is_told_broken_when_tail_is_too_far(void **st)
 {
 	put(10, false);
@@ -414,6 +442,8 @@ int main(void)
 		TEST(sender_is_told_broken_when_head_is_beyond_tail),
 		TEST(sender_is_told_broken_when_head_goes_back),
 		TEST(recall_is_refused_when_shared_state_is_nonsense),
+		TEST(octets_are_given_back_once_when_both_ends_try),
+		TEST(lane_is_not_left_when_octets_are_wanted_back),
 		TEST(receiver_is_told_broken_when_tail_is_too_far),
 		TEST(receiver_is_told_broken_when_turns_are_too_many),
 		TEST(receiver_is_told_broken_when_turn_is_in_the_past),

@@ -288,6 +288,21 @@ static void sender_is_woken_once_and_as_it_sleeps(void **st)
 	}
 }
 
+/* Half of what the sender uses, not of the ring. */
+static void sender_is_woken_when_half_of_its_limit_is_free(void **st)
+{
+	lane_tx_set_limit(&tx, 1000);
+	assert_int_equal(lane_rx_limit(&rx), 1000);
+	put(1000, false);
+	atomic_store(&dir.tx_sleeps, LANE_ROOM_FUTEX);
+	take(499, 1000);
+	assert_int_equal(lane_rx_must_wake(&rx), 0);
+	take(1, 501);
+	assert_int_equal(lane_rx_must_wake(&rx), LANE_ROOM_FUTEX);
+	lane_tx_set_limit(&tx, 2 * (uint64_t)LANE_RING);
+	assert_int_equal(lane_rx_limit(&rx), LANE_RING);
+}
+
 #define TEST(name) cmocka_unit_test_setup(name, begin)
 
 int main(void)
@@ -309,6 +324,7 @@ int main(void)
 		TEST(lane_is_full_when_sleeper_has_a_bell),
 		TEST(carrier_is_empty_when_receiver_has_made_all_turns),
 		TEST(sender_is_woken_once_and_as_it_sleeps),
+		TEST(sender_is_woken_when_half_of_its_limit_is_free),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -274,6 +274,35 @@ static void offer_is_refused_when_kernel_knows_another_socket(void **st)
 	assert_int_equal(slot_of(&far).cookie, far.cookie);
 }
 
+/* Addresses mean something else there. */
+static void offer_is_passed_over_when_it_is_of_another_network(void **st)
+{
+	struct board_slot slot;
+
+	NEED_ROOT();
+	post(&near);
+	slot = slot_of(&near);
+	slot.netns++;
+	assert_true(board_write(near.slot, &slot));
+	assert_int_equal(meet_peer(&far, &why), MEET_POSTED);
+	assert_int_equal(slot_of(&near).state, BOARD_POSTED);
+	assert_int_equal(slot_of(&near).netns, slot.netns);
+}
+
+/* A child of fork has the record, but the offer is its parent's. */
+static void offer_stays_when_another_process_withdraws_it(void **st)
+{
+	struct board_slot slot;
+
+	NEED_ROOT();
+	post(&near);
+	slot = slot_of(&near);
+	slot.pid = (uint32_t)getppid();
+	assert_true(board_write(near.slot, &slot));
+	meet_withdraw(&near);
+	assert_int_equal(slot_of(&near).state, BOARD_POSTED);
+}
+
 static void offer_is_refused_when_socket_is_another_users(void **st)
 {
 	NEED_ROOT();
@@ -836,6 +865,8 @@ int main(void)
 		TEST(offer_is_gone_when_it_is_withdrawn),
 		TEST(lane_is_declined_when_a_taken_offer_is_withdrawn),
 		TEST(offer_is_refused_when_kernel_knows_another_socket),
+		TEST(offer_is_passed_over_when_it_is_of_another_network),
+		TEST(offer_stays_when_another_process_withdraws_it),
 		TEST(offer_is_refused_when_socket_is_another_users),
 		TEST(offer_is_refused_when_mailbox_is_not_of_its_process),
 		TEST(claim_is_refused_when_it_is_forged),

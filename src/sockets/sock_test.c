@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* Descriptors of ours among the program's numbers: its calls do not meet them, and ours not its own. */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -119,6 +122,47 @@ static void child_does_not_inherit_it(void **state)
 	assert_false(is_open(fd));
 }
 
+/* What it sends comes back to itself: a lane would have both ends in one record. */
+static void socket_that_is_its_own_peer_stays_plain(void **state)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+	socklen_t size = sizeof(a);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	struct rec *r;
+
+	(void)state;
+	assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+	assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &size), 0);
+	assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+	r = sock_add(fd, REC_OPEN, ROLE_ACTIVE, REC_ASKED);
+	assert_non_null(r);
+	sock_connected(r);
+	assert_int_equal(atomic_load(&r->state), REC_YOUNG);
+	assert_false(sock_identify(r, fd));
+	assert_int_equal(atomic_load(&r->state), REC_PLAIN);
+	sock_closing(fd);
+	close(fd);
+	sock_closed(fd);
+}
+
+/* Programs that are started with it as their input may use it past the library. */
+static void standard_input_stays_plain(void **state)
+{
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	struct rec *low = sock_add(STDIN_FILENO, REC_OPEN, ROLE_ACTIVE, REC_ASKED);
+	struct rec *high = sock_add(fd, REC_OPEN, ROLE_ACTIVE, REC_ASKED);
+
+	(void)state;
+	assert_true(low && high);
+	assert_int_equal(atomic_load(&low->state), REC_PLAIN);
+	assert_int_equal(atomic_load(&high->state), REC_OPEN);
+	sock_closing(STDIN_FILENO);
+	sock_closed(STDIN_FILENO);
+	sock_closing(fd);
+	close(fd);
+	sock_closed(fd);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -129,6 +173,8 @@ int main(void)
 		cmocka_unit_test(use_of_the_number_waits),
 		cmocka_unit_test(moved_one_is_out_of_the_way),
 		cmocka_unit_test(child_does_not_inherit_it),
+		cmocka_unit_test(socket_that_is_its_own_peer_stays_plain),
+		cmocka_unit_test(standard_input_stays_plain),
 	};
 
 	process_init();

@@ -109,6 +109,10 @@ static void ring_is_left_alone_when_it_is_used_or_small(void **st)
 	stream_trim_all();
 	assert_false(is_trimmed(r)); /* no lane */
 	atomic_store(&r->state, REC_LANE);
+	r->lane_pid = process_pid() + 1;
+	stream_trim_all();
+	assert_false(is_trimmed(r)); /* a relative's */
+	r->lane_pid = process_pid();
 	stream_trim_all();
 	assert_true(is_trimmed(r));
 }

@@ -138,6 +138,10 @@ static void wait_yields_so_often_when_peer_is_on_this_processor(void **st)
 	settings.yields = 0;
 	assert_false(climb(wait_cpu(), 0, &budget, 50000));
 	assert_int_equal(asked, 1);
+	/* A spin would only keep it from what is waited for. */
+	asked = 0;
+	assert_false(wait_spin(ready, &asked, wait_cpu(), 50000));
+	assert_int_equal(asked, 1);
 }
 
 #define TEST(name) cmocka_unit_test_setup(name, begin)

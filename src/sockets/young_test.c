@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* From TCP onto a lane. */
+#include <netinet/tcp.h>
+
+#include "base/util.h"
 #include "sockets/stream_test.h"
 #include "sockets/why.h"
 
@@ -179,6 +182,28 @@ static void octets_stay_on_tcp_when_the_lane_is_unregistered(void **st)
 	ops_lane_start();
 }
 
+/* The lane turns both on and off for its own octets. */
+static void options_are_the_programs_again_when_lane_is_left(void **st)
+{
+	const uint32_t flags[] = { 0, REC_NODELAY, REC_CORK, REC_NODELAY | REC_CORK };
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	for (size_t i = 0; i < ARRAY_SIZE(flags); i++) {
+		struct rec r = { .flags = flags[i] };
+		int one = 1, zero = 0, nodelay = -1, cork = -1;
+		socklen_t size = sizeof(int);
+
+		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+		setsockopt(fd, IPPROTO_TCP, TCP_CORK, &zero, sizeof(zero));
+		stream_restore_options(&r, fd);
+		getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, &size);
+		getsockopt(fd, IPPROTO_TCP, TCP_CORK, &cork, &size);
+		assert_int_equal(nodelay != 0, (flags[i] & REC_NODELAY) != 0);
+		assert_int_equal(cork != 0, (flags[i] & REC_CORK) != 0);
+	}
+	close(fd);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int main(void)
@@ -194,6 +219,7 @@ int main(void)
 		TEST(switch_asks_nobody_when_a_rule_denies),
 		TEST(offer_is_withdrawn_when_the_lane_leaves_the_list),
 		TEST(octets_stay_on_tcp_when_the_lane_is_unregistered),
+		cmocka_unit_test(options_are_the_programs_again_when_lane_is_left),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
