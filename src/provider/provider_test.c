@@ -5,6 +5,10 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "provider/registry.h"
@@ -137,6 +141,47 @@ static void soft_provider_refuses_a_handler_that_is_not_there(void **state)
 	soft->close(a);
 }
 
+static void on_event(void *qp_owner, const struct flue_event *ev, const struct prov_conn_info *conn)
+{
+}
+
+/* The layer above does not ask for it, but others may. */
+static void soft_provider_refuses_a_second_connect(void **state)
+{
+	const struct prov_ops *soft = provider_find("soft");
+	const struct prov_upcalls up = { .qp_event = on_event };
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+	socklen_t len = sizeof(at);
+	struct flue_conn_attr conn = FLUE_ATTR(struct flue_conn_attr);
+	struct prov_cq_attr cq = { .depth = 4 };
+	struct prov_qp_attr qp = { .sq_depth = 1, .rq_depth = 1, .sq_sge = 1, .rq_sge = 1 };
+	uint32_t number, qp_state = FLUE_QP_IDLE;
+	struct prov_adapter *a;
+	struct prov_qp *q;
+	int cpu = 0, silent = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	assert_int_equal(bind(silent, (struct sockaddr *)&at, sizeof(at)), 0);
+	assert_int_equal(listen(silent, 4), 0);
+	assert_int_equal(getsockname(silent, (struct sockaddr *)&at, &len), 0);
+	assert_int_equal(soft->open(&cpu, 1, &up, &a), 0);
+	cq.handler = soft->set_completion_handler(a, cpu, nothing, NULL);
+	assert_int_equal(soft->create_cq(a, &cq, &qp.send_cq, NULL), 0);
+	assert_int_equal(soft->create_pd(a, &qp.pd, NULL), 0);
+	qp.recv_cq = qp.send_cq;
+	qp.state = &qp_state;
+	assert_int_equal(soft->create_qp(&qp, &q, &number, NULL), 0);
+	conn.remote = (struct sockaddr *)&at;
+	conn.remote_len = sizeof(at);
+	conn.timeout_ms = 60000;
+	assert_int_equal(soft->connect(q, &conn), 0);
+	assert_int_equal(soft->connect(q, &conn), -EISCONN);
+	assert_int_equal(soft->destroy_qp(q, NULL), 0);
+	assert_int_equal(soft->destroy_cq(qp.send_cq, NULL), 0);
+	assert_int_equal(soft->destroy_pd(qp.pd, NULL), 0);
+	soft->close(a);
+	close(silent);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -148,6 +193,7 @@ int main(void)
 		cmocka_unit_test(provider_is_refused_when_the_registry_is_full),
 		cmocka_unit_test(provider_stubs_answer_that_it_cannot_be_done),
 		cmocka_unit_test(soft_provider_refuses_a_handler_that_is_not_there),
+		cmocka_unit_test(soft_provider_refuses_a_second_connect),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -112,6 +112,30 @@ static void engine_fires_timers_in_the_order_of_their_time(void **state)
 	assert_true(atomic_load(&timer_on_engine));
 }
 
+/* The thread looks around every POLLSET_LOOK_MS anyway: that must not be what finds it. */
+static void engine_thread_is_woken_by_a_timer_that_is_the_next(void **state)
+{
+	uint64_t best = UINT64_MAX;
+
+	init_timers();
+	start(e);
+	/* A few tries, because the machine may be busy. */
+	for (int i = 1; i <= 3 && best >= POLLSET_LOOK_MS * NSEC_PER_MSEC / 2; i++) {
+		uint64_t armed;
+
+		usleep(50000); /* it sleeps, with nothing to wait for */
+		armed = clock_now();
+		engine_lock(e);
+		engine_timer_arm(e, &timers[0], 1);
+		engine_unlock(e);
+		for (int k = 0; k < 20000 && atomic_load(&n_fired) < i; k++)
+			usleep(500);
+		assert_int_equal(atomic_load(&n_fired), i);
+		best = min_u64(best, clock_now() - armed);
+	}
+	assert_true(best < POLLSET_LOOK_MS * NSEC_PER_MSEC / 2);
+}
+
 static void engine_timer_that_was_stopped_does_not_fire(void **state)
 {
 	init_timers();
@@ -809,6 +833,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(engine_fires_timers_in_the_order_of_their_time),
+		TEST(engine_thread_is_woken_by_a_timer_that_is_the_next),
 		TEST(engine_timer_that_was_stopped_does_not_fire),
 		TEST(engine_timer_may_arm_itself_again),
 		TEST(engine_runs_notes_in_order_on_its_own_thread),

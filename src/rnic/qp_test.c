@@ -413,6 +413,25 @@ static void qp_keeps_its_ird_while_it_is_read_from(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make, drop)
 
+/* Posted in the very moment of the end; the kick that flushes it is still to come. */
+static void qp_reset_waits_until_requests_are_flushed(void **state)
+{
+	assert_int_equal(qp_abort(q), 0);
+	for (int i = 0; i < 2; i++) {
+		struct wq *queue = i ? &q->rq : &q->sq;
+
+		lock_take(&queue->lock);
+		assert_non_null(wq_next(queue));
+		wq_advance(queue);
+		lock_give(&queue->lock);
+		assert_int_equal(qp_reset(q), -EBUSY);
+		assert_int_equal(owner.state, FLUE_QP_ERROR);
+		engine_kick(q->engine, &q->kick);
+	}
+	assert_int_equal(qp_reset(q), 0);
+	assert_int_equal(owner.state, FLUE_QP_IDLE);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -429,6 +448,7 @@ int main(void)
 		TEST(qp_that_is_read_from_does_not_close_gracefully),                  /* CH-20 */
 		TEST(qp_whose_peer_closes_before_its_read_is_answered_says_bad_close), /* CH-22 */
 		TEST(qp_keeps_its_ird_while_it_is_read_from),                          /* CH-8 */
+		TEST(qp_reset_waits_until_requests_are_flushed),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -454,6 +454,8 @@ static void polling_keeps_to_its_budget(void **state)
 	done();
 }
 
+#define WAIT_MS 10000
+
 static void *send_late(void *arg)
 {
 	(void)arg;
@@ -465,7 +467,7 @@ static void *send_late(void *arg)
 static void waiting_ends_when_something_comes(void **state)
 {
 	pthread_t thread;
-	uint64_t end = bed_now_ms() + BED_PATIENCE_MS;
+	uint64_t end = bed_now_ms() + BED_PATIENCE_MS, begun;
 
 	if (bed.direct)
 		skip();
@@ -476,14 +478,17 @@ static void waiting_ends_when_something_comes(void **state)
 	/* Nothing comes. */
 	assert_int_equal(bed.b->ops->wait(bed.b, 5), -ETIMEDOUT);
 	assert_int_equal(pthread_create(&thread, NULL, send_late, NULL), 0);
+	begun = bed_now_ms();
 	while (!raw_waiting(&y) && bed_now_ms() < end) {
-		int rc = bed.b->ops->wait(bed.b, 10000);
+		int rc = bed.b->ops->wait(bed.b, WAIT_MS);
 
 		assert_true(rc == 0 || rc == -EINTR);
 		bed.b->ops->poll(bed.b, 64);
 	}
 	pthread_join(thread, NULL);
 	assert_int_equal(raw_waiting(&y), 1);
+	/* It was woken, and did not find it by chance when its time was over. */
+	assert_true(bed_now_ms() - begun < WAIT_MS);
 	done();
 }
 
