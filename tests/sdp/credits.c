@@ -5,7 +5,10 @@
  */
 #include "sdp/raw.h"
 
+#include <stdatomic.h>
+
 #include "base/util.h"
+#include "sockets/sdp/sdp_priv.h"
 
 static struct raw_pair p;
 
@@ -121,8 +124,16 @@ static void octets_need_three_credits(void **state)
 	}
 }
 
+static void count_notice(struct sdp_conn *c, void *arg)
+{
+	(void)c;
+	atomic_fetch_add((atomic_int *)arg, 1);
+}
+
 static void send_takes_what_there_are_credits_for(void **state)
 {
+	static atomic_int notices;
+
 	raw_open(&p, RAW_LISTENS);
 	set_credits(7);
 	/* Five messages of 1008 octets, then two credits are left; the rest is kept. */
@@ -135,12 +146,18 @@ static void send_takes_what_there_are_credits_for(void **state)
 	for (int i = 0; i < 5; i++)
 		raw_expect(&p.raw, SDP_DATA);
 	raw_expect_quiet(&p.raw);
-	/* One more credit, one more message, one more piece. */
+	/* One more credit, one more message, one more piece; and who waits is told. */
+	sdp_conn_enter(p.c);
+	p.c->attr.arg = &notices;
+	p.c->attr.notify = count_notice;
+	sdp_conn_leave(p.c);
+	atomic_store(&notices, 0);
 	p.raw.say_bufs = 3;
 	raw_data(&p.raw, NULL, 0);
 	assert_int_equal(raw_expect(&p.raw, SDP_DATA).payload_len, 1008);
 	raw_expect_quiet(&p.raw);
 	assert_true(bed_has(p.c, SDP_IS_WRITABLE));
+	bed_until(atomic_load(&notices) > 0);
 	assert_int_equal(bed_send(p.c, octets, 4096), 1008);
 	raw_close(&p);
 }
@@ -199,6 +216,20 @@ static void disconn_passes_with_two_credits(void **state)
 	raw_open(&p, RAW_LISTENS);
 	set_credits(2);
 	assert_int_equal(sdp_conn_shut(p.c), 0);
+	raw_expect(&p.raw, SDP_DISCONN);
+	raw_close(&p);
+}
+
+static void disconn_waits_for_octets_that_need_a_third(void **state)
+{
+	raw_open(&p, RAW_LISTENS);
+	set_credits(2);
+	assert_int_equal(bed_send(p.c, "x", 1), 1);
+	assert_int_equal(sdp_conn_shut(p.c), 0);
+	raw_expect_quiet(&p.raw);
+	p.raw.say_bufs = 4;
+	raw_data(&p.raw, NULL, 0);
+	assert_int_equal(raw_expect(&p.raw, SDP_DATA).payload_len, 1);
 	raw_expect(&p.raw, SDP_DISCONN);
 	raw_close(&p);
 }
@@ -283,15 +314,19 @@ static void message_is_never_longer_than_the_peers_buffers(void **state)
 {
 	static const uint32_t sizes[] = { 37, 38, 100, 1000 };
 
-	for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+	for (size_t n = 0; n < 2 * ARRAY_SIZE(sizes); n++) {
 		struct sdp_attr attr = bed_attr();
+		size_t i = n / 2;
 		uint32_t sum = 0;
 
 		memset(&p, 0, sizeof(p));
 		p.role = RAW_LISTENS;
 		p.c = &p.own;
 		raw_init(&p.raw);
-		p.raw.buf_size = p.raw.ours.rcv_size = sizes[i];
+		p.raw.ours.rcv_size = sizes[i];
+		/* The Hello counts, also where the transport would take more. */
+		if (n % 2 == 0)
+			p.raw.buf_size = sizes[i];
 		raw_listen(&p.raw);
 		assert_int_equal(sdp_conn_init(p.c, &attr), 0);
 		assert_int_equal(sdp_conn_connect(p.c, &p.raw.listener->local), 0);
@@ -378,6 +413,7 @@ int main(int argc, char **argv)
 		WITH_BED(last_credit_is_for_credits),
 		WITH_BED(without_credit_nothing_is_sent),
 		WITH_BED(disconn_passes_with_two_credits),
+		WITH_BED(disconn_waits_for_octets_that_need_a_third),
 		WITH_BED(engine_never_lets_the_peer_starve),
 		WITH_BED(update_is_an_empty_data_message),
 		WITH_BED(updates_alone_call_for_no_update),
