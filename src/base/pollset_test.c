@@ -127,6 +127,14 @@ static void lost_set_is_replaced(void **state)
 	assert_int_equal(pollset_wait(&set, &ev, 1, 0), 1);
 }
 
+/* The set may be the program's by now, and nobody would ever ring it again. */
+static void sleep_without_a_limit_ends(void **state)
+{
+	struct epoll_event ev;
+
+	assert_int_equal(pollset_wait(&set, &ev, 1, -1), 0);
+}
+
 static void members_are_told_by_name(void **state)
 {
 	struct epoll_event ev;
@@ -221,6 +229,7 @@ int main(void)
 		TEST(ring_wakes_a_sleeper),
 		TEST(lost_set_says_so_and_hurts_nobody),
 		TEST(lost_set_is_replaced),
+		TEST(sleep_without_a_limit_ends),
 		TEST(members_are_told_by_name),
 		TEST(flag_is_readable_while_it_is_up),
 		TEST(flag_that_was_closed_is_left_alone),

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* From TCP onto a lane. */
+#include <errno.h>
 #include <netinet/tcp.h>
 
 #include "base/util.h"
@@ -182,6 +183,38 @@ static void octets_stay_on_tcp_when_the_lane_is_unregistered(void **st)
 	ops_lane_start();
 }
 
+static ssize_t receive_one(struct rec *r, int fd)
+{
+	uint8_t octet;
+	struct iovec iov = { &octet, 1 };
+
+	return stream_receive(r, fd, &iov, 1, 0);
+}
+
+/* The kernel would have reset the connection, but it does not know what was in the ring. */
+static void end_is_a_reset_when_peer_died_with_octets_unread(void **st)
+{
+	for (int unread = 0; unread < 2; unread++) {
+		NEED_ROOT();
+		make_lane();
+		attach_near();
+		exchange(3);
+		if (unread)
+			put(near, near_fd, 3, 100);
+		/* As the end of a process does: without a word. */
+		close(far_fd);
+		errno = 0;
+		assert_int_equal(receive_one(near, near_fd), unread ? -1 : 0);
+		assert_int_equal(errno, unread ? ECONNRESET : 0);
+		/* Once only. */
+		assert_int_equal(receive_one(near, near_fd), 0);
+		if (!unread) {
+			end(st);
+			begin(st);
+		}
+	}
+}
+
 /* The lane turns both on and off for its own octets. */
 static void options_are_the_programs_again_when_lane_is_left(void **st)
 {
@@ -219,6 +252,7 @@ int main(void)
 		TEST(switch_asks_nobody_when_a_rule_denies),
 		TEST(offer_is_withdrawn_when_the_lane_leaves_the_list),
 		TEST(octets_stay_on_tcp_when_the_lane_is_unregistered),
+		TEST(end_is_a_reset_when_peer_died_with_octets_unread),
 		cmocka_unit_test(options_are_the_programs_again_when_lane_is_left),
 	};
 

@@ -492,6 +492,26 @@ static void waiting_ends_when_something_comes(void **state)
 	done();
 }
 
+/* It came before anybody slept, so nobody rang. */
+static void waiting_ends_at_once_when_something_is_there(void **state)
+{
+	uint64_t begun;
+
+	if (bed.direct)
+		skip();
+	connect_both();
+	bed_step_for(10);
+	raw_octets(&x, "here", 4);
+	begun = bed_now_ms();
+	while (!raw_waiting(&y) && bed_now_ms() - begun < BED_PATIENCE_MS) {
+		assert_int_equal(bed.b->ops->wait(bed.b, WAIT_MS), 0);
+		bed.b->ops->poll(bed.b, 64);
+	}
+	assert_int_equal(raw_waiting(&y), 1);
+	assert_true(bed_now_ms() - begun < WAIT_MS);
+	done();
+}
+
 /* ---- the end ---- */
 
 static void disconnect_comes_behind_all_messages(void **state)
@@ -670,6 +690,7 @@ int main(int argc, char **argv)
 		WITH_BED(message_that_is_too_long_is_refused),
 		WITH_BED(polling_keeps_to_its_budget),
 		WITH_BED(waiting_ends_when_something_comes),
+		WITH_BED(waiting_ends_at_once_when_something_is_there),
 		WITH_BED(disconnect_comes_behind_all_messages),
 		WITH_BED(disconnect_waits_for_long_messages),
 		WITH_BED(buffer_that_is_posted_after_disconnect_does_no_harm),
