@@ -664,6 +664,7 @@ static void requests_that_cannot_be_posted_change_nothing(void **state)
 	assert_true(s->ops->get(s, data, 1000, 0, 1, 0, 3));
 	assert_int_equal(prov(s)->n_sends, 2); /* no invalidation of what was never made */
 	key = sent(0)->rkey;
+	assert_int_equal(key & 0xff, 0); /* as the provider made it */
 	assert_int_equal(sent(1)->lkey, (key & ~0xffu) | (uint8_t)(key + 1));
 	fake.rc.post_recv = -ENOMEM;
 	for (unsigned i = 0; i < 40; i++)
