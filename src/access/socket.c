@@ -261,11 +261,23 @@ static int change_wish(struct acc_socket *s, uint32_t ird, uint32_t ord, bool *l
 	return 0;
 }
 
+/* Lock held, so that what is shown is what was agreed last; the provider answers at once. */
+static int change_now(struct acc_socket *s, uint32_t ird, uint32_t ord)
+{
+	struct acc_qp *qp = to_qp(s->pub.qp);
+	int rc = qp->ops->modify_reads(qp->prov, ird, ord);
+
+	if (rc)
+		return rc;
+	s->pub.ird = qp->pub.ird = ird;
+	s->pub.ord = qp->pub.ord = ord;
+	return 0;
+}
+
 static bool sock_read_resources(struct flue_socket *pub, uint32_t ird, uint32_t ord)
 {
 	CANCEL_HELD;
 	struct acc_socket *s = to_socket(pub);
-	struct acc_qp *qp;
 	int rc = acc_usable(s->a);
 	bool live;
 
@@ -275,15 +287,9 @@ static bool sock_read_resources(struct flue_socket *pub, uint32_t ird, uint32_t 
 		return acc_ok(rc);
 	pthread_mutex_lock(&s->lock);
 	rc = change_wish(s, ird, ord, &live);
+	if (!rc && live)
+		rc = change_now(s, ird, ord);
 	pthread_mutex_unlock(&s->lock);
-	if (rc || !live)
-		return acc_ok(rc);
-	qp = to_qp(pub->qp);
-	rc = qp->ops->modify_reads(qp->prov, ird, ord);
-	if (rc == 0) {
-		pub->ird = qp->pub.ird = ird;
-		pub->ord = qp->pub.ord = ord;
-	}
 	return acc_ok(rc);
 }
 
