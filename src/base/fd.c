@@ -2,12 +2,39 @@
 #include "base/fd.h"
 
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 /* Above what nearly every program uses and select(2) can see, but the kernel's table stays small. */
 #define HIGH 1024
+
+#define WATCHED 65536
+
+static atomic_uchar held[WATCHED / 8];
+
+static bool is_watched(int fd)
+{
+	return fd >= 0 && fd < WATCHED;
+}
+
+void fd_hold(int fd)
+{
+	if (is_watched(fd))
+		atomic_fetch_or(&held[fd / 8], (unsigned char)(1 << fd % 8));
+}
+
+void fd_release(int fd)
+{
+	if (is_watched(fd))
+		atomic_fetch_and(&held[fd / 8], (unsigned char)~(1 << fd % 8));
+}
+
+static bool is_held(int fd)
+{
+	return is_watched(fd) && atomic_load(&held[fd / 8]) & 1 << fd % 8;
+}
 
 static int first_number(void)
 {
@@ -20,7 +47,15 @@ static int first_number(void)
 
 int fd_copy(int fd)
 {
-	return fcntl(fd, F_DUPFD_CLOEXEC, first_number());
+	int from = first_number(), copy;
+
+	for (;;) {
+		copy = fcntl(fd, F_DUPFD_CLOEXEC, from);
+		if (copy < 0 || !is_held(copy))
+			return copy;
+		close(copy);
+		from = copy + 1;
+	}
 }
 
 int fd_keep(int fd)

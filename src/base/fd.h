@@ -15,6 +15,13 @@
 int fd_keep(int fd);
 /* Another descriptor for the same file, at a high number, or -1. */
 int fd_copy(int fd);
+/*
+ * Numbers that somebody of us uses. As long as one is held no descriptor is kept or copied there, even when
+ * the program has closed ours: who does not know that yet would use another's connection, or take
+ * another's epoll set for its own and never find out. Numbers from 64 Ki on are not watched.
+ */
+void fd_hold(int fd);
+void fd_release(int fd);
 /* What tells one socket from all others; 0: not a socket. */
 uint64_t fd_socket(int fd);
 /* Closes a socket if it still is the one that `id` names. */

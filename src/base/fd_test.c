@@ -77,6 +77,26 @@ static void only_the_very_socket_is_closed(void **state)
 	fd_close_socket(-1, 0);
 }
 
+/* As after closefrom(3) when somebody does not know of it. */
+static void number_that_is_held_is_given_to_nobody(void **state)
+{
+	int lost = fd_keep(new_socket()), next, again;
+
+	fd_hold(lost);
+	close(lost);
+	next = fd_keep(new_socket());
+	assert_true(next > lost);
+	fd_release(lost);
+	again = fd_keep(new_socket());
+	assert_int_equal(again, lost);
+	close(next);
+	close(again);
+	fd_hold(-1);
+	fd_release(-1);
+	fd_hold(1 << 30);
+	fd_release(1 << 30);
+}
+
 static void files_are_not_taken_for_epoll_sets(void **state)
 {
 	int set = epoll_create1(0), file = open("/dev/null", O_RDONLY);
@@ -97,6 +117,7 @@ int main(void)
 		cmocka_unit_test(descriptor_stays_where_it_is_when_there_is_no_room),
 		cmocka_unit_test(failure_stays_a_failure),
 		cmocka_unit_test(only_the_very_socket_is_closed),
+		cmocka_unit_test(number_that_is_held_is_given_to_nobody),
 		cmocka_unit_test(files_are_not_taken_for_epoll_sets),
 	};
 

@@ -30,6 +30,8 @@ int pollset_open(struct pollset *s)
 	int rc;
 
 	if (lamp >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, lamp, &ev) == 0) {
+		fd_hold(set);
+		fd_hold(lamp);
 		atomic_store(&s->lamp, lamp);
 		atomic_store(&s->fd, set);
 		return 0;
@@ -69,14 +71,22 @@ bool pollset_failed(int n)
 	return n < 0 && errno != EINTR;
 }
 
+static void release(struct pollset *s)
+{
+	fd_release(atomic_load(&s->fd));
+	fd_release(atomic_load(&s->lamp));
+}
+
 void pollset_replace(struct pollset *s, struct pollset *fresh)
 {
+	release(s);
 	atomic_store(&s->lamp, atomic_load(&fresh->lamp));
 	atomic_store(&s->fd, atomic_load(&fresh->fd));
 }
 
 static void forget(struct pollset *s)
 {
+	release(s);
 	atomic_store(&s->fd, -1);
 	atomic_store(&s->lamp, -1);
 }

@@ -703,6 +703,7 @@ static int begin_adopted(struct qp *q, const struct cep_adopt *a, const struct f
 		rc = engine_watch(c->engine, &c->io, EPOLLIN);
 	}
 	if (rc) {
+		fd_release(c->io.fd);
 		c->io.fd = -1;
 		cep_free(c);
 		if (fd >= 0)

@@ -262,6 +262,7 @@ void engine_io_take(struct engine_io *io, int fd)
 {
 	io->fd = fd;
 	io->socket = fd_socket(fd);
+	fd_hold(fd);
 }
 
 bool engine_io_is_ours(const struct engine_io *io)
@@ -272,6 +273,7 @@ bool engine_io_is_ours(const struct engine_io *io)
 void engine_io_close(struct engine_io *io)
 {
 	fd_close_socket(io->fd, io->socket);
+	fd_release(io->fd);
 	io->fd = -1;
 }
 
@@ -367,6 +369,7 @@ static int put_dead_socket(struct engine_io *io)
 
 	if (fd < 0)
 		return -errno;
+	fd_release(io->fd);
 	engine_io_take(io, fd);
 	return 0;
 }

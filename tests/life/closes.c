@@ -210,6 +210,27 @@ static void nobody_spins_and_closing_returns(void **state)
 	}
 }
 
+/* Ours have the lowest free numbers of their kind, too: those of connections that do not know yet. */
+static void new_connections_are_not_taken_for_lost_ones(void **state)
+{
+	struct pair lost, fresh;
+	struct flue_wc wc;
+	uint32_t got;
+
+	open_pair(&lost);
+	closefrom(3);
+	open_pair(&fresh);
+	for (int i = 0; i < 20; i++) {
+		pair_send(i % 2 ? &lost.a : &lost.b, 0, 16, 9, FLUE_SIGNALED);
+		flue_poll(lost.a.send_cq, &wc, 1, &got);
+		flue_poll(lost.b.send_cq, &wc, 1, &got);
+		assert_true(talk(&fresh));
+	}
+	assert_true(flue_disconnect(fresh.a.qp));
+	assert_true(pair_close(&fresh));
+	assert_true(pair_close(&lost));
+}
+
 static void set_up_under_way_ends_in_time(void **state)
 {
 	struct pair_options o = PAIR_DEFAULTS;
@@ -363,6 +384,7 @@ int main(void)
 		cmocka_unit_test(files_of_the_program_are_left_alone),
 		cmocka_unit_test(end_is_told_and_the_adapter_is_of_use_again),
 		cmocka_unit_test(nobody_spins_and_closing_returns),
+		cmocka_unit_test(new_connections_are_not_taken_for_lost_ones),
 		cmocka_unit_test(set_up_under_way_ends_in_time),
 		cmocka_unit_test(thread_asleep_in_a_wait_wakes_up),
 		cmocka_unit_test(sockets_find_out_and_can_be_destroyed),
