@@ -28,6 +28,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import iwarp_stream  # noqa: E402
 import tshark  # noqa: E402
 
+NUDGES = 3  # of one connection, at most
 FIELDS = ["ulpdulength", "tagged_flag", "last_flag", "opcode", "stag", "to", "qn", "msn", "mo"]
 TSHARK_NAMES = ["iwarp_mpa.ulpdulength", "iwarp_ddp.tagged_flag", "iwarp_ddp.last_flag",
                 "iwarp_rdma.opcode", "iwarp_ddp.stag", "iwarp_ddp.tagged_offset",
@@ -140,11 +141,21 @@ class Report:
                               self.malformed)
 
 
+def nudges(connections, beyond):
+    """Empty Writes beyond those that were asked for: to a peer that is silent for long, as on a busy machine, the
+    initiator sends a few."""
+    empty = sum(fpdu.name() == "write" and not fpdu.fields["payload"]
+                for c in connections for side in c.fpdus for fpdu in side)
+    return beyond if 0 < beyond <= min(empty, NUDGES * len(connections)) else 0
+
+
 def check_counts(connections, expected):
     total = {}
     for connection in connections:
         for name, count in connection.count().items():
             total[name] = total.get(name, 0) + count
+    if "write" in expected:
+        total["write"] -= nudges(connections, total["write"] - expected["write"])
     for name, want in expected.items():
         if total.get(name, 0) != want:
             yield "%d messages '%s', expected %d" % (total.get(name, 0), name, want)
