@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "rnic/mem.h"
@@ -418,6 +419,34 @@ static void mem_destroy_returns_when_no_byte_moves_any_more(void **state)
 	assert_true(atomic_load(&moved));
 }
 
+static void *destroy_it(void *arg)
+{
+	assert_int_equal(mem_destroy(&t, arg), 0);
+	atomic_store(&stop, true);
+	return NULL;
+}
+
+static void mem_destroy_waits_for_who_holds_the_region(void **state)
+{
+	struct mem *m = region(ALL), *ref;
+	struct mem_cache cache = { 0 };
+	pthread_t thread;
+	char *at;
+
+	assert_int_equal(mem_get(&t, &cache, m->stag, &pd, 1, FLUE_REMOTE_WRITE, m->to, 1, &at,
+				 &ref),
+			 MEM_OK);
+	atomic_store(&stop, false);
+	assert_int_equal(pthread_create(&thread, NULL, destroy_it, m), 0);
+	while (atomic_load(&m->live))
+		usleep(100);
+	usleep(50000); /* long enough for one that does not wait */
+	assert_false(atomic_load(&stop));
+	mem_put(ref);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_true(atomic_load(&stop));
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make, drop)
 
 int main(void)
@@ -439,6 +468,7 @@ int main(void)
 		TEST(mem_region_with_windows_can_not_go_away),
 		TEST(mem_bind_moves_a_bound_window),
 		TEST(mem_bind_refuses_what_the_region_does_not_allow),
+		TEST(mem_destroy_waits_for_who_holds_the_region),
 		TEST(mem_destroy_returns_when_no_byte_moves_any_more),
 	};
 
