@@ -13,6 +13,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/tsan.h"
 #include "base/util.h"
 #include "rnic/listener.h"
 #include "rnic/qp.h"
@@ -153,6 +154,7 @@ static int send_all(struct cep *c, const uint8_t *buf, int len)
 
 	if (len < 0)
 		return len;
+	tsan_sends(c->io.fd);
 	do {
 		n = send(c->io.fd, buf, (size_t)len, MSG_DONTWAIT | MSG_NOSIGNAL);
 	} while (n < 0 && errno == EINTR);
@@ -220,8 +222,12 @@ static ssize_t take(struct cep *c, uint8_t *to, size_t len)
 {
 	size_t early = min_size(len, c->early_len - c->early_at);
 
-	if (!early)
-		return recv(c->io.fd, to, len, MSG_DONTWAIT);
+	if (!early) {
+		ssize_t n = recv(c->io.fd, to, len, MSG_DONTWAIT);
+
+		tsan_received(c->io.fd);
+		return n;
+	}
 	memcpy(to, c->early + c->early_at, early);
 	c->early_at += early;
 	return (ssize_t)early;

@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include "base/tsan.h"
 #include "base/util.h"
 #include "rnic/cep.h"
 #include "rnic/qp.h"
@@ -211,6 +212,7 @@ static ssize_t read_staged(struct qp *q, bool *drained)
 	do {
 		n = recv(q->io.fd, rx->buf->data + rx->tail, want, MSG_DONTWAIT);
 	} while (n < 0 && errno == EINTR);
+	tsan_received(q->io.fd);
 	if (n <= 0)
 		return n ? -errno : 0;
 	rx->tail += (size_t)n;
@@ -236,9 +238,11 @@ static ssize_t read_direct(struct qp *q, bool *drained)
 	memcpy(iov, target.iov, target.n * sizeof(iov[0]));
 	iov[target.n] = (struct iovec) { rx->buf->data, want - left };
 	msg.msg_iovlen = target.n + 1;
+	tsan_received(q->io.fd);
 	do {
 		n = recvmsg(q->io.fd, &msg, MSG_DONTWAIT);
 	} while (n < 0 && errno == EINTR);
+	tsan_received(q->io.fd);
 	rx_target_put(&target);
 	if (n <= 0)
 		return n ? -errno : 0;

@@ -21,6 +21,7 @@
 
 #include "base/bytes.h"
 #include "base/crc32c.h"
+#include "base/tsan.h"
 #include "base/util.h"
 #include "rnic/qp.h"
 #include "rnic/umem.h"
@@ -566,6 +567,7 @@ static ssize_t transmit(struct qp *q, struct tx_batch *b)
 	struct msghdr msg = { .msg_iov = b->iov, .msg_iovlen = b->n_iov };
 	ssize_t n;
 
+	tsan_sends(q->io.fd);
 	do {
 		if (b->n_iov == 1)
 			n = send(q->io.fd, b->iov->iov_base, b->iov->iov_len,
