@@ -74,6 +74,7 @@ struct peer {
 	bool mute; /* no completions are printed */
 	bool established, disconnected, rejected, failed;
 	uint64_t messages, bytes, bad;
+	uint32_t ctl_out; /* control messages not completed */
 };
 
 /* siwpeer.c: one loop waits for whatever comes first. */

@@ -58,6 +58,7 @@ struct peer {
 	bool over; /* DISCONNECTED was told */
 	bool rejected;
 	uint64_t messages, bytes, bad;
+	uint32_t ctl_out; /* control messages not completed */
 };
 
 struct ctl {

@@ -113,6 +113,7 @@ bool ops_collect(struct peer *p, uint32_t op, uint32_t n, struct flue_wc *wc)
 	while (n) {
 		if (peer_wait(p, wc) != GOT_WC || wc->status != FLUE_WC_SUCCESS)
 			return false;
+		p->ctl_out -= ID_OP(wc->id) == FLUE_WC_SEND && p->ctl_out > 0;
 		if (ID_OP(wc->id) == op)
 			n--;
 	}
@@ -141,7 +142,10 @@ bool ops_send_ctl(struct peer *p, uint64_t a, uint32_t b, uint32_t c)
 	put_be(p->send_buf, a, 8);
 	put_be(p->send_buf + 8, b, 4);
 	put_be(p->send_buf + 12, c, 4);
-	return ops_send(p, 0, CTL_LEN);
+	if (!ops_send(p, 0, CTL_LEN))
+		return false;
+	p->ctl_out++;
+	return true;
 }
 
 bool ops_recv_ctl(struct peer *p, struct ctl *msg, bool repost)

@@ -174,7 +174,7 @@ static bool bulk_passive(struct peer *p)
 
 		if (!msg.c)
 			return ops_send_ctl(p, msg.a, (uint32_t)p->bad, 0) &&
-			       ops_collect(p, FLUE_WC_SEND, 1, &wc);
+			       ops_collect(p, FLUE_WC_SEND, p->ctl_out, &wc);
 		if (msg.c > p->opt.size)
 			return false;
 		if (is(p, "write"))
