@@ -82,7 +82,7 @@ const char *homes_reason(char *out, size_t size, const struct homes_connection *
 static bool is_connection(const struct rec *r)
 {
 	return r->state >= REC_YOUNG && r->state <= REC_PLAIN && !(r->flags & REC_LISTEN) &&
-	       r->peer.sin6_port;
+	       r->end.peer.sin6_port;
 }
 
 static bool add_record(struct homes *h, size_t process, const struct rec *r, const char *rules)
@@ -96,11 +96,11 @@ static bool add_record(struct homes *h, size_t process, const struct rec *r, con
 		return false;
 	c->process = process;
 	c->other = HOMES_NONE;
-	c->cookie = r->cookie;
+	c->cookie = r->end.cookie;
 	c->lane = r->state == REC_LANE;
-	c->active = r->role == ROLE_ACTIVE;
-	set_address(&c->local, c->key, &r->self);
-	set_address(&c->peer, c->key + 18, &r->peer);
+	c->active = r->end.role == MEET_ACTIVE;
+	set_address(&c->local, c->key, &r->end.self);
+	set_address(&c->peer, c->key + 18, &r->end.peer);
 	if (!c->lane)
 		set_reason(c, r, rules);
 	c->sent.lane_bytes = r->sent.lane_bytes;

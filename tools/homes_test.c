@@ -60,8 +60,8 @@ static struct rec *add(struct home *h, uint32_t state, unsigned from, unsigned t
 	struct rec *r = &h->rec[h->high++];
 
 	r->state = state;
-	r->self = address("::ffff:127.0.0.1", from);
-	r->peer = address("::ffff:127.0.0.1", to);
+	r->end.self = address("::ffff:127.0.0.1", from);
+	r->end.peer = address("::ffff:127.0.0.1", to);
 	return r;
 }
 
@@ -85,11 +85,11 @@ static void home_is_read_record_by_record(void **st)
 	r->sent.calls = 7;
 	r->received.lane_bytes = 2000;
 	r->received.calls = 8;
-	r->role = ROLE_ACTIVE;
+	r->end.role = MEET_ACTIVE;
 	add(h, REC_PLAIN, 6380, 40001)->why = WHY_STDIO;
 	add(h, REC_PLAIN, 6381, 40002)->flags = REC_LISTEN;
 	r = add(h, REC_YOUNG, 6382, 40003);
-	r->self = address("fd00::1", 6382);
+	r->end.self = address("fd00::1", 6382);
 	assert_true(homes_add(&homes, fd, 4711));
 	homes_finish(&homes, &diag);
 
@@ -190,7 +190,7 @@ static void records_that_make_no_sense_do_no_harm(void **st)
 	memset(h->program, '\033', sizeof(h->program)); /* without an end, for the terminal */
 	h->rec[100].state = REC_PLAIN;
 	h->rec[100].why = 1000;
-	h->rec[100].peer.sin6_port = 1;
+	h->rec[100].end.peer.sin6_port = 1;
 	assert_true(homes_add(&homes, fd, 1));
 	homes_finish(&homes, &diag);
 	assert_string_equal(homes.processes[0].program, "???????????????????????????????");
@@ -224,11 +224,11 @@ static void two_ends_find_each_other_and_the_kernels_figures(void **st)
 	const struct homes_connection *left = NULL, *right = NULL;
 
 	strcpy(client->program, "client");
-	add(server, REC_PLAIN, 6379, 40000)->cookie = 5;
-	add(client, REC_PLAIN, 40000, 6379)->cookie = 9;
-	client->rec[0].role = ROLE_ACTIVE;
-	add(client, REC_PLAIN, 40001, 6379)->cookie = 77;  /* of another network namespace */
-	add(server, REC_PLAIN, 40002, 40002)->cookie = 78; /* connected to itself */
+	add(server, REC_PLAIN, 6379, 40000)->end.cookie = 5;
+	add(client, REC_PLAIN, 40000, 6379)->end.cookie = 9;
+	client->rec[0].end.role = MEET_ACTIVE;
+	add(client, REC_PLAIN, 40001, 6379)->end.cookie = 77;  /* of another network namespace */
+	add(server, REC_PLAIN, 40002, 40002)->end.cookie = 78; /* connected to itself */
 	assert_true(homes_add(&homes, fd, 100));
 	assert_true(homes_add(&homes, fd2, 200));
 	homes_finish(&homes, &diag);

@@ -151,10 +151,10 @@ static bool add_record(const struct rec *r, void *arg)
 	totals_add(&l->totals, r);
 	if (!l->watcher->attr->why || r->state == REC_LANE)
 		return true;
-	memcpy(ends, &r->self.sin6_addr, 16);
-	memcpy(ends + 16, &r->self.sin6_port, 2);
-	memcpy(ends + 18, &r->peer.sin6_addr, 16);
-	memcpy(ends + 34, &r->peer.sin6_port, 2);
+	memcpy(ends, &r->end.self.sin6_addr, 16);
+	memcpy(ends + 16, &r->end.self.sin6_port, 2);
+	memcpy(ends + 18, &r->end.peer.sin6_addr, 16);
+	memcpy(ends + 34, &r->end.peer.sin6_port, 2);
 	why_line(line, r, l->head->program, (int)l->pid, l->head->rules);
 	say_line(l->watcher, line, r->why, ends);
 	return true;

@@ -7,6 +7,7 @@
 #include <sys/random.h>
 
 #include "base/clock.h"
+#include "base/lock.h"
 
 int slot_init(struct slot_table *t, size_t entry_size, uint32_t max)
 {

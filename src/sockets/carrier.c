@@ -2,8 +2,8 @@
 #include <limits.h>
 #include <linux/sock_diag.h>
 
+#include "base/sys.h"
 #include "sockets/carrier.h"
-#include "sockets/quick.h"
 #include "sockets/real.h"
 
 #ifndef SO_BUF_LOCK
@@ -71,7 +71,7 @@ bool carrier_put_all(int fd, const struct iovec *piece, int n, bool *broken)
 	if (!carrier_widen(fd, total, &was))
 		return false;
 	/* In one call: nobody can shut it between two. */
-	sent = quick_sendmsg(fd, &msg, MSG_NOSIGNAL);
+	sent = sys_sendmsg(fd, &msg, MSG_NOSIGNAL);
 	*broken = sent > 0 && (size_t)sent != total;
 	carrier_narrow(fd, &was);
 	return sent == (ssize_t)total;
@@ -81,5 +81,5 @@ bool carrier_has_room(int fd)
 {
 	struct pollfd p = { .fd = fd, .events = POLLOUT };
 
-	return quick_poll(&p, 1) > 0;
+	return sys_poll(&p, 1) > 0;
 }

@@ -3,12 +3,15 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/own.h"
+#include "base/robust.h"
+#include "base/sys.h"
 #include "base/util.h"
-#include "sockets/bell.h"
+#include "channel/bell.h"
+#include "channel/ladder.h"
 #include "sockets/epoll.h"
 #include "sockets/epoll_priv.h"
 #include "sockets/process.h"
-#include "sockets/quick.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
 #include "sockets/stream.h"
@@ -43,13 +46,13 @@ struct epoll_set *epoll_take(int ep, bool *own)
 		*own = false;
 		if (!s)
 			return NULL;
-		if (!rec_lock_take(&s->lock)) {
+		if (!robust_take(&s->lock)) {
 			*own = true; /* a signal handler came between */
 			return NULL;
 		}
 		if (epoll_of(ep) == s)
 			return s;
-		rec_lock_give(&s->lock); /* closed meanwhile, and perhaps opened again */
+		robust_give(&s->lock); /* closed meanwhile, and perhaps opened again */
 	}
 }
 
@@ -63,13 +66,13 @@ void epoll_created(int fd)
 	s = e ? epoll_set_new() : NULL;
 	if (!s)
 		return;
-	if (rec_lock_take(&s->lock)) {
+	if (robust_take(&s->lock)) {
 		s->refs = 1;
 		s->ep = fd;
-		s->spin = settings.spin_ns;
+		s->spin = ladder_profile.spin_ns;
 		atomic_store(&s->live, 1);
 		atomic_store(&e->set, s);
-		rec_lock_give(&s->lock);
+		robust_give(&s->lock);
 	}
 }
 
@@ -319,19 +322,19 @@ int epoll_control(int ep, int op, int fd, struct epoll_event *event)
 		result = control_member(s, ep, op, m, event);
 	else
 		result = control_kernel(s, ep, op, fd, event);
-	rec_lock_give(&s->lock);
+	robust_give(&s->lock);
 	return result;
 }
 
 /* --- lanes that come, and octets that are left */
 
 static struct rec *subject; /* of the walk, with `walk` held */
-static struct rec_lock walk;
+static struct robust_lock walk;
 static bool walk_failed;
 
 static void lane_appeared(struct epoll_set *s)
 {
-	if (!atomic_load(&s->live) || !rec_lock_take(&s->lock))
+	if (!atomic_load(&s->live) || !robust_take(&s->lock))
 		return;
 	for (uint32_t i = 0; atomic_load(&s->live) && atomic_load(&s->sleepers) > 0 && i < s->used;
 	     i++) {
@@ -342,7 +345,7 @@ static void lane_appeared(struct epoll_set *s)
 		find_lane(s, s->ep, m);
 		epoll_wake_sleepers(s, s->ep, m);
 	}
-	rec_lock_give(&s->lock);
+	robust_give(&s->lock);
 }
 
 /* A member relies on the kernel, which knows nothing of what is in the ring. */
@@ -350,7 +353,7 @@ static void left_over(struct epoll_set *s)
 {
 	if (!atomic_load(&s->live))
 		return;
-	if (!rec_lock_take(&s->lock)) {
+	if (!robust_take(&s->lock)) {
 		walk_failed = true;
 		return;
 	}
@@ -363,7 +366,7 @@ static void left_over(struct epoll_set *s)
 		if (atomic_load(&s->sleepers) > 0)
 			epoll_wake_sleepers(s, s->ep, m);
 	}
-	rec_lock_give(&s->lock);
+	robust_give(&s->lock);
 }
 
 /* All sets that may have it, one record at a time. False: not all could be told. */
@@ -371,14 +374,14 @@ static bool walk_sets(struct rec *r, void (*call)(struct epoll_set *s))
 {
 	bool ok;
 
-	if (!rec_lock_take(&walk))
+	if (!robust_take(&walk))
 		return false;
 	subject = r;
 	walk_failed = false;
 	if (atomic_load(&sock_keeping(r)->sets) > 0)
 		epoll_set_each(call);
 	ok = !walk_failed;
-	rec_lock_give(&walk);
+	robust_give(&walk);
 	return ok;
 }
 
@@ -412,9 +415,9 @@ void epoll_leave(struct epoll_set *s)
 		forget_members(s);
 		atomic_store(&s->live, 0);
 		if (s->ep >= 0)
-			quick_close(s->ep);
+			sys_close(s->ep);
 	}
-	rec_lock_give(&s->lock);
+	robust_give(&s->lock);
 	if (last)
 		epoll_set_free(s);
 }
@@ -445,7 +448,7 @@ static void close_set(int fd)
 	if (s->ep == fd && s->refs > 0)
 		s->ep = other_number(s);
 	else if (s->ep == fd)
-		s->ep = s->users > 1 ? process_copy(fd) : -1; /* theirs, see epoll_leave() */
+		s->ep = s->users > 1 ? own_copy(fd) : -1; /* theirs, see epoll_leave() */
 	epoll_leave(s);
 }
 
@@ -457,7 +460,7 @@ static void close_member(struct epoll_set *s)
 {
 	struct member *m;
 
-	if (!atomic_load(&s->live) || !rec_lock_take(&s->lock))
+	if (!atomic_load(&s->live) || !robust_take(&s->lock))
 		return;
 	m = atomic_load(&s->live) ? epoll_find(s, closing_fd) : NULL;
 	if (m && m->rec == subject) {
@@ -473,7 +476,7 @@ static void close_member(struct epoll_set *s)
 		kernel_keeps = kernel_keeps || (shared && !m->gone && !s->guest);
 		epoll_drop(s, m);
 	}
-	rec_lock_give(&s->lock);
+	robust_give(&s->lock);
 }
 
 void epoll_closing(int fd)
@@ -488,7 +491,7 @@ void epoll_closing(int fd)
 	if (!sock_is_rec(r))
 		return;
 	k = sock_keeping(r);
-	if (atomic_load(&k->sets) == 0 || !rec_lock_take(&walk))
+	if (atomic_load(&k->sets) == 0 || !robust_take(&walk))
 		return;
 	subject = r;
 	closing_fd = fd;
@@ -499,7 +502,7 @@ void epoll_closing(int fd)
 	else
 		epoll_set_each(close_member);
 	keeps = kernel_keeps;
-	rec_lock_give(&walk);
+	robust_give(&walk);
 	/* The kernel keeps it in the set while another number is open: then it must be right alone. */
 	if (keeps)
 		sock_pin(r, fd, WHY_NESTED);
@@ -521,7 +524,7 @@ void epoll_duplicated(int from, int to)
 		s->refs++;
 		atomic_store(&e->set, s);
 	}
-	rec_lock_give(&s->lock);
+	robust_give(&s->lock);
 }
 
 /* Kept, as stepping down may close what others have left. */
@@ -540,7 +543,7 @@ static void pin_members(struct epoll_set *s, int ep)
 		}
 		if (r)
 			sock_keep_locked(r);
-		rec_lock_give(&s->lock);
+		robust_give(&s->lock);
 		if (!r)
 			return;
 		i--;
@@ -557,13 +560,13 @@ void epoll_passing(int fd)
 	if (!s)
 		return;
 	if (s->exact) {
-		rec_lock_give(&s->lock);
+		robust_give(&s->lock);
 		return;
 	}
 	s->exact = true;
 	take_bell_down(s);
 	epoll_reconcile(s, fd);
-	rec_lock_give(&s->lock);
+	robust_give(&s->lock);
 	pin_members(s, fd);
 }
 
@@ -623,22 +626,22 @@ void epoll_forked_keeps(void)
 
 static void exec_one(struct epoll_set *s)
 {
-	if (!atomic_load(&s->live) || !rec_lock_take(&s->lock))
+	if (!atomic_load(&s->live) || !robust_take(&s->lock))
 		return;
 	take_bell_down(s);
 	make_exact(s);
-	rec_lock_give(&s->lock);
+	robust_give(&s->lock);
 }
 
 /* Members keep what would otherwise be closed with the process. The kernel's sets are left as they are: relatives may
  * have them too. */
 static void end_one(struct epoll_set *s)
 {
-	if (!atomic_load(&s->live) || !rec_lock_take(&s->lock))
+	if (!atomic_load(&s->live) || !robust_take(&s->lock))
 		return;
 	if (atomic_load(&s->live))
 		forget_members(s);
-	rec_lock_give(&s->lock);
+	robust_give(&s->lock);
 }
 
 void epoll_ending(void)
@@ -653,11 +656,11 @@ void epoll_exec(void)
 
 static void hang_again(struct epoll_set *s)
 {
-	if (!atomic_load(&s->live) || !rec_lock_take(&s->lock))
+	if (!atomic_load(&s->live) || !robust_take(&s->lock))
 		return;
 	if (s->hots + s->colds > 0)
 		epoll_hang_bell(s, s->ep);
-	rec_lock_give(&s->lock);
+	robust_give(&s->lock);
 }
 
 void epoll_exec_failed(void)

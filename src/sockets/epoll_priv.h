@@ -3,9 +3,9 @@
 #ifndef FLUE_SOCKETS_EPOLL_PRIV_H
 #define FLUE_SOCKETS_EPOLL_PRIV_H
 
+#include "base/robust.h"
 #include "sockets/epoll.h"
 #include "sockets/home.h"
-#include "sockets/rec_lock.h"
 
 /* A descriptor in a set. */
 struct member {
@@ -51,7 +51,7 @@ struct watch {
  * still the one that was looked for. Nobody sleeps with the lock.
  */
 struct epoll_set {
-	struct rec_lock lock;
+	struct robust_lock lock;
 	_Atomic uint32_t live; /* it has descriptors */
 	struct epoll_set *next_free;
 	struct member *member;

@@ -4,8 +4,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/robust.h"
 #include "base/util.h"
-#include "sockets/bell.h"
+#include "channel/bell.h"
 #include "sockets/epoll_priv.h"
 #include "sockets/process.h"
 #include "sockets/sock.h"
@@ -20,7 +21,7 @@
 
 static _Atomic(struct epoll_set *) slabs[SLABS];
 static struct epoll_set *free_sets;
-static struct rec_lock pool; /* before any set's lock */
+static struct robust_lock pool; /* before any set's lock */
 
 static void *take_memory(size_t size)
 {
@@ -126,13 +127,13 @@ struct epoll_set *epoll_set_new(void)
 {
 	struct epoll_set *s = NULL;
 
-	if (!rec_lock_take(&pool))
+	if (!robust_take(&pool))
 		return NULL;
 	if (free_sets || add_slab()) {
 		s = free_sets;
 		free_sets = s->next_free;
 	}
-	rec_lock_give(&pool);
+	robust_give(&pool);
 	if (s && !s->member && !grow(s)) {
 		epoll_set_free(s);
 		return NULL;
@@ -164,11 +165,11 @@ static void wipe(struct epoll_set *s)
 void epoll_set_free(struct epoll_set *s)
 {
 	wipe(s);
-	if (!rec_lock_take(&pool))
+	if (!robust_take(&pool))
 		return;
 	s->next_free = free_sets;
 	free_sets = s;
-	rec_lock_give(&pool);
+	robust_give(&pool);
 }
 
 void epoll_set_each(void (*call)(struct epoll_set *s))
@@ -190,7 +191,7 @@ static bool pool_taken;
 static void lock_one(struct epoll_set *s)
 {
 	if (atomic_load(&s->live))
-		s->users += rec_lock_take(&s->lock) ? 1u << 31 : 0; /* ours to give back */
+		s->users += robust_take(&s->lock) ? 1u << 31 : 0; /* ours to give back */
 }
 
 static void unlock_one(struct epoll_set *s)
@@ -198,7 +199,7 @@ static void unlock_one(struct epoll_set *s)
 	if (!(s->users >> 31))
 		return;
 	s->users &= ~(1u << 31);
-	rec_lock_give(&s->lock);
+	robust_give(&s->lock);
 }
 
 static void unlock_child(struct epoll_set *s)
@@ -210,7 +211,7 @@ static void unlock_child(struct epoll_set *s)
 
 void epoll_set_lock_all(void)
 {
-	pool_taken = rec_lock_take(&pool);
+	pool_taken = robust_take(&pool);
 	epoll_set_each(lock_one);
 }
 
@@ -220,7 +221,7 @@ void epoll_set_unlock_all(bool child)
 	if (child)
 		atomic_store(&pool.word, 0);
 	else if (pool_taken)
-		rec_lock_give(&pool);
+		robust_give(&pool);
 }
 
 /* --- members */

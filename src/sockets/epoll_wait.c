@@ -11,16 +11,17 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/robust.h"
+#include "base/sys.h"
 #include "base/util.h"
-#include "sockets/bell.h"
+#include "channel/bell.h"
+#include "channel/ladder.h"
 #include "sockets/epoll_priv.h"
 #include "sockets/order.h"
 #include "sockets/process.h"
-#include "sockets/quick.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
 #include "sockets/stream.h"
-#include "sockets/wait.h"
 
 #define IN  (EPOLLIN | EPOLLRDNORM)
 #define OUT (EPOLLOUT | EPOLLWRNORM)
@@ -141,7 +142,7 @@ static uint32_t ask_carrier(struct member *m)
 {
 	struct pollfd p = { .fd = m->fd, .events = (short)(m->wish.events & 0x7fff) };
 
-	quick_poll(&p, 1);
+	sys_poll(&p, 1);
 	return (uint32_t)p.revents & (m->wish.events | EPOLLERR | EPOLLHUP);
 }
 
@@ -384,7 +385,7 @@ static bool filter(struct waiter *w, struct epoll_event *event)
 static int ask_for(int ep, struct epoll_event *events, int max, int64_t ns, const sigset_t *mask)
 {
 	if (ns == 0)
-		return quick_epoll(ep, events, max, mask);
+		return sys_epoll(ep, events, max, mask);
 	if (ns > 0 && ns % (int64_t)NSEC_PER_MSEC) {
 		struct timespec t = { ns / (int64_t)NSEC_PER_SEC, ns % (int64_t)NSEC_PER_SEC };
 		int n = real(epoll_pwait2)(ep, events, max, &t, mask);
@@ -403,7 +404,7 @@ static void wake_up(struct waiter **w)
 {
 	struct epoll_set *s = (*w)->s;
 
-	if (rec_lock_take(&s->lock))
+	if (robust_take(&s->lock))
 		atomic_fetch_sub(&s->sleepers, 1);
 }
 
@@ -412,8 +413,8 @@ static int sleep_for(struct waiter *w, struct epoll_event *events, int max, int6
 	struct waiter *asleep __attribute__((cleanup(wake_up))) = w;
 
 	atomic_fetch_add(&w->s->sleepers, 1);
-	rec_lock_give(&w->s->lock);
-	REC_LOCK_NONE();
+	robust_give(&w->s->lock);
+	ROBUST_NONE();
 	(void)asleep;
 	return ask_for(w->ep, events, max, ns, w->mask);
 }
@@ -492,13 +493,13 @@ static bool any_ready(void *arg)
 		if (!is_quiet(s, i) && is_ready(&s->member[s->hot[i].member]))
 			return true;
 	/* Another thread wants the set. */
-	return rec_lock_is_wanted(&s->lock);
+	return robust_is_wanted(&s->lock);
 }
 
 /* Where the peers run. One that needs this processor cannot come while we spin on it. */
 static uint32_t peers_cpu(struct epoll_set *s)
 {
-	uint32_t me = wait_cpu();
+	uint32_t me = ladder_cpu();
 	uint32_t other = me;
 
 	for (uint32_t i = 0; i < s->hots && i < 8; i++) {
@@ -636,7 +637,7 @@ static int sleep_in_kernel(struct waiter *w)
 		uint64_t before = clock_now();
 		int n = ask_kernel(w, slice == INT64_MAX ? -1 : slice);
 
-		wait_slept(&s->spin, clock_now() - before);
+		ladder_slept(&s->spin, clock_now() - before);
 		if (n != 0 || slice == left || s->hots > 0 || s->dirty > 0)
 			return n;
 		if (is_closed(w))
@@ -700,9 +701,9 @@ static bool let_others(struct waiter *w)
 {
 	struct epoll_set *s = w->s;
 
-	if (rec_lock_is_wanted(&s->lock)) {
-		rec_lock_pass(&s->lock);
-		rec_lock_take(&s->lock);
+	if (robust_is_wanted(&s->lock)) {
+		robust_pass(&s->lock);
+		robust_take(&s->lock);
 	}
 	return !is_closed(w);
 }
@@ -748,7 +749,8 @@ static int look_awake(struct waiter *w)
 		return -1;
 	if (w->n != 0 || w->timeout == 0)
 		return w->n;
-	if (!wait_ladder_locked(any_ready, s, peers_cpu(s), &s->spin, settings.spin_ns, &s->lock))
+	if (!ladder_climb_locked(any_ready, s, peers_cpu(s), &s->spin, ladder_profile.spin_ns,
+				 &s->lock))
 		return is_closed(w) ? -1 : 0;
 	return let_others(w) ? look_closely(w) : -1;
 }
@@ -818,6 +820,6 @@ bool epoll_lanes_ready(int ep)
 			sock_has_lane(m->rec) && stream_readable(m->rec);
 	}
 	if (s)
-		rec_lock_give(&s->lock);
+		robust_give(&s->lock);
 	return ready;
 }

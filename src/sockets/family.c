@@ -6,11 +6,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/piece.h"
+#include "base/robust.h"
+#include "base/self.h"
+#include "base/space.h"
+#include "base/sys.h"
 #include "base/util.h"
 #include "sockets/family.h"
-#include "sockets/piece.h"
 #include "sockets/process.h"
-#include "sockets/quick.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
 
@@ -29,7 +32,7 @@ static struct known {
 	} piece[HOME_PIECES];
 } known[HOMES];
 
-static struct rec_lock reaching;
+static struct robust_lock reaching;
 
 struct keep family_stray;
 
@@ -91,7 +94,7 @@ static bool add_piece(struct known *k, struct rec *rec)
 {
 	uint32_t piece = atomic_load(&k->pieces);
 	size_t n = piece_size(piece, HOME_FIRST);
-	struct keep *keep = process_map(-1, n * sizeof(*keep));
+	struct keep *keep = space_map(-1, n * sizeof(*keep));
 
 	if (!keep)
 		return false;
@@ -108,10 +111,10 @@ static void map_next(struct known *k)
 	struct rec *rec = NULL;
 
 	if (piece > 0 && piece < HOME_PIECES)
-		rec = process_map_behind(
-			k->piece[piece - 1].rec + piece_size(piece - 1, HOME_FIRST), size);
+		rec = space_map_behind(k->piece[piece - 1].rec + piece_size(piece - 1, HOME_FIRST),
+				       size);
 	if (rec && !add_piece(k, rec))
-		process_unmap(rec, size);
+		space_unmap(rec, size);
 }
 
 uint32_t family_reach(struct home *h, uint32_t number)
@@ -121,10 +124,10 @@ uint32_t family_reach(struct home *h, uint32_t number)
 
 	if (i < 0)
 		return 0;
-	if (number >= reached(&known[i]) && number < h->records && rec_lock_take(&reaching)) {
+	if (number >= reached(&known[i]) && number < h->records && robust_take(&reaching)) {
 		if (number >= reached(&known[i])) /* another thread may have been faster */
 			map_next(&known[i]);
-		rec_lock_give(&reaching);
+		robust_give(&reaching);
 	}
 	errno = saved;
 	return reached(&known[i]);
@@ -175,7 +178,7 @@ static void forget_calls(struct keep *keep, uint32_t n)
 		if (heir)
 			atomic_store(&keep[i].heir, 0);
 		if (heir > 0)
-			quick_close(heir - 1);
+			sys_close(heir - 1);
 		if (atomic_load_explicit(&keep[i].pins, memory_order_relaxed))
 			atomic_store(&keep[i].pins, 0);
 		if (atomic_load_explicit(&keep[i].calls, memory_order_relaxed))
@@ -241,7 +244,7 @@ static bool is_dead(const struct home *h, int seat)
 	bool dead;
 
 	/* Below 0: for a child that is being forked. */
-	if (pid <= 0 || pid == process_pid() || settings.sealed || space == 0 || space != our_space)
+	if (pid <= 0 || pid == self_pid() || settings.sealed || space == 0 || space != our_space)
 		return false;
 	if (i >= 0 && (atomic_load(&known[i].alive) >> seat & 1))
 		return false;
@@ -281,11 +284,11 @@ static void clear(struct home *h, int seat)
 
 static void sweep_one(struct home *h, int seat)
 {
-	if (!is_dead(h, seat) || !rec_lock_take(&h->seats_lock))
+	if (!is_dead(h, seat) || !robust_take(&h->seats_lock))
 		return;
 	if (is_dead(h, seat))
 		clear(h, seat);
-	rec_lock_give(&h->seats_lock);
+	robust_give(&h->seats_lock);
 }
 
 typedef uint64_t __attribute__((may_alias)) eight;

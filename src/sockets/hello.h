@@ -10,7 +10,7 @@
 
 #include <stdbool.h>
 
-#include "sockets/arena.h"
+#include "channel/arena.h"
 
 /* The maker's Hello, before the other end can know of the lane. */
 void hello_offer(struct lane_shared *lane);

@@ -16,13 +16,14 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#include "sockets/lane.h"
+#include "base/robust.h"
+#include "channel/lane.h"
+#include "channel/meet.h"
 #include "sockets/ops.h"
-#include "sockets/rec_lock.h"
 
 #define HOME_NAME    "flue-home"
 #define HOME_MAGIC   0x3145554c46534b53ull
-#define HOME_VERSION 4
+#define HOME_VERSION 5
 #define HOME_RECORDS 65536u
 #define HOME_FIRST   256u /* records of the first piece */
 #define HOME_PIECES  9
@@ -45,9 +46,6 @@ enum rec_state {
 	REC_LANE,   /* the lane's words decide */
 	REC_PLAIN,  /* TCP for good */
 };
-
-/* Which end of the connection this is; the kernel counts the SYN of the one that connected. */
-enum rec_role { ROLE_UNKNOWN, ROLE_ACTIVE, ROLE_PASSIVE };
 
 enum rec_flag {
 	REC_NONBLOCK = 1 << 0, /* O_NONBLOCK, as far as we saw */
@@ -85,17 +83,14 @@ struct rec {
 	struct home *home;                    /* where it stands, in the processes of the family */
 	struct keep *keep;                    /* what calls of this process have to do with it */
 	uint32_t number;                      /* at which place of the home it is */
-	uint64_t cookie;
 	/* a fork counts these for each record: close together */
 	_Atomic uint32_t refs;            /* descriptors, in all processes of the family */
 	_Atomic uint32_t procs;           /* processes of the family that hold it */
+	_Atomic uint32_t flags;           /* enum rec_flag */
 	_Atomic uint8_t held[HOME_SEATS]; /* descriptors, by process; see family.h */
-	struct sockaddr_in6 self;         /* IPv4 as mapped addresses */
-	struct sockaddr_in6 peer;
-	_Atomic uint32_t flags; /* enum rec_flag */
-	_Atomic uint32_t armed; /* sleepers that rely on LANE_WAITING ... */
-	uint32_t armed_bell;    /* ... and those of them that our bell wakes */
-	uint32_t role;          /* enum rec_role */
+	_Atomic uint32_t armed;           /* sleepers that rely on LANE_WAITING ... */
+	uint32_t armed_bell;              /* ... and those of them that our bell wakes */
+	struct meet_end end;              /* of the connection, with its lane */
 	/* towards eligibility */
 	uint32_t turns;
 	uint32_t last;     /* 1: sent last, 2: received last */
@@ -104,26 +99,20 @@ struct rec {
 	uint64_t check_at; /* octets or turns at which the offer is looked at again */
 	uint32_t checks;
 	uint64_t goal;  /* octets before the peer is looked for again; 0: for the first time */
-	uint32_t slot;  /* of the notice board */
 	uint32_t paced; /* nanoseconds spent in waiting for the peer to take our offer */
 	/* the lane */
-	uint32_t side; /* 0: made it, 1: attached to it */
-	uint32_t lane; /* number within the arena */
-	void *arena;
 	_Atomic uint32_t *rx_stir, *tx_stir; /* in the arena: ours, and the peer's */
 	_Atomic uint32_t *rx_rung, *tx_rung;
 	_Atomic uint32_t *tx_holds; /* the peer can ring us */
-	uint32_t bell_asked;
-	int32_t bell_pid;     /* the process whose bell the peer has */
-	uint32_t order_peer;  /* see order.h */
-	int32_t lane_pid;     /* the process that went onto it */
-	int32_t hint_pid;     /* ... and that of which the peer can borrow a descriptor */
-	uint64_t peer_cookie; /* of the socket at the other end; the kernel has confirmed it */
-	uint64_t looked_at;   /* when the carrier was last asked for the peer's end */
+	int32_t bell_pid;           /* the process whose bell the peer has */
+	uint32_t order_peer;        /* see order.h */
+	int32_t lane_pid;           /* the process that went onto it */
+	int32_t hint_pid;           /* ... and that of which the peer can borrow a descriptor */
+	uint64_t looked_at;         /* when the carrier was last asked for the peer's end */
 	_Atomic int32_t pending_error;
 	struct ops_socket
 		ops; /* which protocols may carry it, and which does; `user` is the record */
-	_Alignas(128) struct rec_lock tx_lock;
+	_Alignas(128) struct robust_lock tx_lock;
 	_Atomic uint32_t tx_refused; /* counts EAGAIN and short writes for a full ring */
 	uint32_t tx_blocked;         /* the thread that sleeps in the kernel, which sends for it */
 	uint32_t tx_before;          /* octets that need not count while the peer is not there */
@@ -138,7 +127,7 @@ struct rec {
 	_Atomic uint32_t tx_told; /* said that it is writable: the next octet must go */
 	struct lane_tx tx;
 	struct rec_count sent;
-	_Alignas(128) struct rec_lock rx_lock;
+	_Alignas(128) struct robust_lock rx_lock;
 	_Atomic uint64_t rx_before; /* octets of the carrier sent before it was eligible */
 	struct lane_rx rx;
 	struct rec_count received;
@@ -163,7 +152,7 @@ struct home {
 	/* totals of connections that are gone */
 	_Atomic uint64_t connections, eligible, lanes, stepdowns;
 	_Atomic uint64_t lane_tx, lane_rx, tcp_tx, tcp_rx;
-	struct rec_lock seats_lock;
+	struct robust_lock seats_lock;
 	struct {
 		_Atomic int32_t pid;   /* 0: free; below 0: of the parent of a child being forked */
 		_Atomic uint32_t held; /* descriptors in all */

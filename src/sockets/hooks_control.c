@@ -7,6 +7,8 @@
 #include <sys/single_threaded.h>
 
 #include "base/clock.h"
+#include "base/own.h"
+#include "base/robust.h"
 #include "sockets/epoll.h"
 #include "sockets/family.h"
 #include "sockets/hook.h"
@@ -22,7 +24,7 @@
 /* The switch has the first word on a socket of the program's: is there anybody but the native stack for it? */
 static void ask_switch(int fd, const struct ops_want *want)
 {
-	struct rec *r = sock_add(fd, REC_OPEN, ROLE_UNKNOWN,
+	struct rec *r = sock_add(fd, REC_OPEN, MEET_UNKNOWN,
 				 (want->type & SOCK_NONBLOCK ? REC_NONBLOCK : 0) |
 					 (want->flags & OPS_WANT_OFFLOAD ? REC_ASKED : 0));
 
@@ -119,8 +121,8 @@ HOOK int connect(int fd, const struct sockaddr *address, socklen_t size)
 	if (!r)
 		return result;
 	if (result == 0 || saved == EINPROGRESS || saved == EINTR || saved == EALREADY) {
-		if (r->role == ROLE_UNKNOWN)
-			r->role = ROLE_ACTIVE;
+		if (r->end.role == MEET_UNKNOWN)
+			r->end.role = MEET_ACTIVE;
 		if (result == 0) {
 			sock_connected(r);
 			report_connected(r, fd);
@@ -152,7 +154,7 @@ static int accepted(int listener, int fd, int flags)
 		sock_forget(fd);
 		return fd;
 	}
-	r = sock_add(fd, REC_OPEN, ROLE_PASSIVE,
+	r = sock_add(fd, REC_OPEN, MEET_PASSIVE,
 		     (flags & SOCK_NONBLOCK ? REC_NONBLOCK : 0) | sock_flag(l, REC_ASKED));
 	if (!r || atomic_load(&r->state) == REC_PLAIN)
 		return fd;
@@ -215,7 +217,7 @@ HOOK int close(int fd)
 {
 	int cancel, result;
 
-	if (process_owns(fd)) {
+	if (own_has(fd)) {
 		errno = EBADF;
 		return -1;
 	}
@@ -342,7 +344,7 @@ HOOK int getsockopt(int fd, int level, int name, void *restrict value, socklen_t
 /* Ours are nobody's business: programs go through all numbers to see which are open. */
 static bool is_hidden(int fd)
 {
-	if (fd <= STDERR_FILENO || settings.sealed || !process_owns(fd))
+	if (fd <= STDERR_FILENO || settings.sealed || !own_has(fd))
 		return false;
 	errno = EBADF;
 	return true;
@@ -369,7 +371,7 @@ static void replacing(int from, int to)
 	int saved = errno;
 
 	if (from != to && real(fcntl)(from, F_GETFD) >= 0 && to >= 0) {
-		process_make_way(to);
+		own_make_way(to);
 		hook_closing(to);
 	}
 	errno = saved;
@@ -440,7 +442,7 @@ static void note_nonblock(struct rec *r, int fd)
 			atomic_fetch_or(&r->flags, REC_NONBLOCK);
 		else if (flags >= 0)
 			atomic_fetch_and(&r->flags, ~(uint32_t)REC_NONBLOCK);
-		rec_lock_give(&r->tx_lock);
+		robust_give(&r->tx_lock);
 	}
 	errno = saved;
 }
@@ -546,11 +548,9 @@ static int close_others(unsigned first, unsigned last, int flags)
 {
 	unsigned from = first;
 
-	for (int i = 0; i < OUR_FDS; i++) {
-		int ours = process_lowest_from((int)from);
+	int ours;
 
-		if (ours < 0 || (unsigned)ours > last)
-			break;
+	while ((ours = own_lowest_from((int)from)) >= 0 && (unsigned)ours <= last) {
 		if ((unsigned)ours > from &&
 		    real(close_range)(from, (unsigned)ours - 1, flags) != 0)
 			return -1;

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "base/clock.h"
+#include "base/own.h"
 #include "base/util.h"
 #include "sockets/hook.h"
 #include "sockets/order.h"
@@ -685,9 +686,9 @@ static ssize_t pour_once(struct rec *r, int *in, int out, size_t n, unsigned int
 	if (pipe2(p.way, O_CLOEXEC | O_NONBLOCK) != 0)
 		return -1;
 	for (int i = 0; i < 2; i++)
-		sock_ours(p.way[i]);
+		own_new(p.way[i]);
 	for (int i = 0; i < 2; i++)
-		p.way[i] = sock_move_ours(p.way[i]);
+		p.way[i] = own_move(p.way[i]);
 	moved = -1;
 	if (p.way[0] >= 0 && p.way[1] >= 0)
 		moved = stream_take_by(r, in, &iov, flags & SPLICE_F_NONBLOCK ? MSG_DONTWAIT : 0,

@@ -7,10 +7,12 @@
 #include <string.h>
 #include <sys/prctl.h>
 
+#include "base/self.h"
+#include "channel/meet.h"
+#include "channel/nap.h"
 #include "sockets/epoll.h"
 #include "sockets/family.h"
 #include "sockets/hook.h"
-#include "sockets/meet.h"
 #include "sockets/report.h"
 #include "sockets/why.h"
 
@@ -320,7 +322,7 @@ static void back_to_tcp(int fd, struct rec *r, void *arg)
 {
 	(void)arg;
 	if (atomic_load(&r->state) == REC_POSTED) {
-		meet_withdraw(r);
+		meet_withdraw(&r->end);
 		atomic_store(&r->state, REC_YOUNG);
 	} else if (atomic_load(&r->state) >= REC_AGREED) {
 		sock_pin(r, fd, why_act(WHY_ACT_SECCOMP));
@@ -331,8 +333,9 @@ void hook_seal(void)
 {
 	if (sock_in_use() && process_is_self())
 		sock_each(back_to_tcp, NULL);
-	process_tid();
+	self_tid();
 	settings.sealed = true;
+	nap_forbid(true);
 }
 
 HOOK int prctl(int option, ...)

@@ -11,7 +11,9 @@
 #include <flue/offload.h>
 
 #include "base/util.h"
-#include "sockets/meet.h"
+#include "channel/diag.h"
+#include "channel/meet.h"
+#include "sockets/hello.h"
 #include "sockets/ops.h"
 #include "sockets/process.h"
 #include "sockets/sock.h"
@@ -37,11 +39,11 @@ static bool change(struct rec *r, uint32_t from, uint32_t to)
 
 static bool is_local(const struct rec *r)
 {
-	const struct in6_addr *p = &r->peer.sin6_addr;
+	const struct in6_addr *p = &r->end.peer.sin6_addr;
 
 	if (IN6_IS_ADDR_V4MAPPED(p) ? p->s6_addr[12] == 127 : IN6_IS_ADDR_LOOPBACK(p))
 		return true;
-	return memcmp(p, &r->self.sin6_addr, sizeof(*p)) == 0;
+	return memcmp(p, &r->end.self.sin6_addr, sizeof(*p)) == 0;
 }
 
 /* There will be none. */
@@ -61,10 +63,20 @@ static int refuse(struct rec *r, enum why why)
 	}
 }
 
+static bool peer_user(const struct rec *r, uint32_t *uid)
+{
+	struct diag end;
+
+	if (!diag_peer(&r->end.self, &r->end.peer, &end) || end.inode == 0)
+		return false;
+	*uid = end.uid;
+	return true;
+}
+
 /* Whose is it? Asked once. */
 static enum why absent(struct rec *r)
 {
-	if (r->goal == 0 && meet_peer_user(r, &r->peer_uid) && r->peer_uid != geteuid())
+	if (r->goal == 0 && peer_user(r, &r->peer_uid) && r->peer_uid != geteuid())
 		return WHY_USER;
 	return atomic_load(&r->why) == WHY_USER ? WHY_USER : WHY_PEER;
 }
@@ -84,9 +96,22 @@ static int no_peer(struct rec *r)
 	return -EAGAIN;
 }
 
+static const struct meet_greeting greeting = { .offer = hello_offer, .answer = hello_answer };
+
+static const enum why reasons[] = {
+	[MEET_BOARD] = WHY_BOARD, [MEET_CHECK] = WHY_CHECK,    [MEET_ROLE] = WHY_ROLE,
+	[MEET_LIMIT] = WHY_LIMIT, [MEET_GREETING] = WHY_HELLO,
+};
+
+static int met(struct rec *r)
+{
+	r->rx_before = r->end.unsent;
+	return 0;
+}
+
 static int look_for_peer(struct rec *r)
 {
-	enum why why = WHY_NONE;
+	enum meet_refusal why;
 
 	if (atomic_load(&r->procs) > 1)
 		return -EAGAIN; /* another process may use it; when it has let go, we can */
@@ -100,12 +125,12 @@ static int look_for_peer(struct rec *r)
 		return no_peer(r);
 	if (!process_is_self())
 		return -EAGAIN;
-	switch (meet_peer(r, &why)) {
-	case MEET_LANE: return 0;
-	case MEET_NEVER: return refuse(r, why);
+	switch (meet_peer(&r->end, &greeting, &why)) {
+	case MEET_LANE: return met(r);
+	case MEET_NEVER: return refuse(r, reasons[why]);
 	case MEET_POSTED:
 		if (!change(r, REC_YOUNG, REC_POSTED))
-			meet_withdraw(r);
+			meet_withdraw(&r->end);
 		break;
 	case MEET_NOTHING: break;
 	}
@@ -115,21 +140,21 @@ static int look_for_peer(struct rec *r)
 /* Our offer stands: is it taken? */
 static int look_at_offer(struct rec *r)
 {
-	enum why why = WHY_NONE;
+	enum meet_refusal why;
 
 	if (atomic_load(&r->procs) > 1)
 		return -EAGAIN; /* a lane now would be this process's alone */
 	if (sock_flag(r, REC_EXECED)) {
-		meet_withdraw(r);
+		meet_withdraw(&r->end);
 		return refuse(r, WHY_EXEC);
 	}
-	switch (meet_check(r, &why)) {
-	case MEET_LANE: return 0;
-	case MEET_NEVER: return refuse(r, why);
+	switch (meet_check(&r->end, &greeting, &why)) {
+	case MEET_LANE: return met(r);
+	case MEET_NEVER: return refuse(r, reasons[why]);
 	case MEET_POSTED:
 		if (r->checks <= OPS_LANE_LOOKS + 2)
 			break;
-		meet_withdraw(r);
+		meet_withdraw(&r->end);
 		return no_peer(r);
 	case MEET_NOTHING: break;
 	}
@@ -227,7 +252,7 @@ static void lane_release(void *arg, void *user)
 
 	(void)arg;
 	if (atomic_load(&r->state) == REC_POSTED)
-		meet_withdraw(r);
+		meet_withdraw(&r->end);
 	errno = saved;
 }
 
@@ -246,8 +271,7 @@ static void lane_stopped(void *arg)
 
 	(void)arg;
 	if (!settings.sealed) {
-		process_drop(OUR_MAILBOX);
-		process_drop(OUR_BOARD);
+		meet_stop();
 	}
 	errno = saved;
 }

@@ -19,7 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "sockets/lane.h"
+#include "channel/lane.h"
 
 extern _Atomic uint32_t order_clock;
 extern _Atomic bool order_matters; /* this process has had a lane */

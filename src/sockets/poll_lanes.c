@@ -5,17 +5,19 @@
 #include <sys/single_threaded.h>
 
 #include "base/clock.h"
+#include "base/robust.h"
+#include "base/self.h"
 #include "base/util.h"
-#include "sockets/bell.h"
+#include "channel/bell.h"
+#include "channel/ladder.h"
+#include "channel/nap.h"
 #include "sockets/epoll.h"
-#include "sockets/nap.h"
 #include "sockets/order.h"
 #include "sockets/poll_lanes.h"
 #include "sockets/process.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
 #include "sockets/stream.h"
-#include "sockets/wait.h"
 
 #define IN       (POLLIN | POLLRDNORM)
 #define OUT      (POLLOUT | POLLWRNORM)
@@ -302,7 +304,7 @@ static bool can_hear(const struct round *w)
 	if (!__libc_single_threaded || w->n > FEW || bell_own() < 0)
 		return false;
 	for (size_t i = 0; i < w->lanes; i++)
-		if (w->lane[i].r->bell_pid != process_pid())
+		if (w->lane[i].r->bell_pid != self_pid())
 			return false;
 	return true;
 }
@@ -329,7 +331,7 @@ static int poll_with_bell(struct round *w, int64_t ns, bool *again)
 /* Where the peers run. One that needs this processor cannot come while we spin on it. */
 static uint32_t peers_cpu(const struct round *w)
 {
-	uint32_t me = wait_cpu();
+	uint32_t me = ladder_cpu();
 
 	for (size_t i = 0; i < w->lanes && i < 8; i++)
 		if (stream_peer_cpu(w->lane[i].r) == me)
@@ -455,10 +457,10 @@ static int poll_sleep(struct round *w, const struct rec *full, bool *again)
 		*again = false;
 	if (full)
 		hush(&s);
-	REC_LOCK_NONE();
+	ROBUST_NONE();
 	n = w->belled ? poll_with_bell(w, left, again) : poll_kernel(w, left);
 	if (w->lanes > 0) {
-		wait_slept(&w->lane[0].r->spin, clock_now() - before);
+		ladder_slept(&w->lane[0].r->spin, clock_now() - before);
 		nap_slept(&w->lane[0].r->nap, clock_now() - before);
 	}
 	return n;
@@ -499,17 +501,18 @@ static bool can_nap(struct round *w)
 /* 0 and *again: look once more. */
 static int poll_nap(struct round *w, bool *again)
 {
-	struct rec *lane[NAP_LANES];
+	struct lane_rx *lane[NAP_LANES];
+	uint32_t *skip = &w->lane[0].r->nap;
 	int64_t left = time_left(w);
 	int n;
 
 	for (size_t i = 0; i < w->lanes; i++) {
-		lane[i] = w->lane[i].r;
-		stream_serve(lane[i], w->fds[i].fd);
+		lane[i] = &w->lane[i].r->rx;
+		stream_serve(w->lane[i].r, w->fds[i].fd);
 	}
-	REC_LOCK_NONE();
+	ROBUST_NONE();
 	n = nap_on(lane, w->lanes, left < 0 || left > NAP_NS ? NAP_NS : left);
-	nap_noted(&lane[0]->nap, n != 0);
+	nap_noted(skip, n != 0);
 	*again = n >= 0;
 	return n < 0 ? n : 0;
 }
@@ -538,7 +541,8 @@ static int poll_round(struct pollfd *fds, nfds_t count, const struct poll_call *
 	*again = false;
 	find_lanes(&w);
 	if (w.lanes > 0 && c->timeout != 0)
-		wait_ladder(any_ready, &w, peers_cpu(&w), &w.lane[0].r->spin, settings.spin_ns);
+		ladder_climb(any_ready, &w, peers_cpu(&w), &w.lane[0].r->spin,
+			     ladder_profile.spin_ns);
 	how = choose(&w, &full);
 	/* Who is going to sleep in the kernel asks it then. */
 	if (how != IN_KERNEL || w.lanes == 0 || c->timeout == 0 || any_ready(&w)) {

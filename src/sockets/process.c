@@ -5,19 +5,22 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include "base/clock.h"
+#include "base/own.h"
+#include "base/robust.h"
+#include "base/self.h"
+#include "base/space.h"
+#include "base/sys.h"
 #include "base/util.h"
-#include "sockets/arena.h"
+#include "channel/arena.h"
+#include "channel/ladder.h"
+#include "channel/meet.h"
 #include "sockets/epoll.h"
 #include "sockets/family.h"
-#include "sockets/meet.h"
 #include "sockets/ops_lane.h"
 #include "sockets/process.h"
-#include "sockets/quick.h"
 #include "sockets/raw.h"
 #include "sockets/real.h"
 #include "sockets/report.h"
@@ -25,61 +28,27 @@
 #include "sockets/stream.h"
 #include "sockets/tell.h"
 
-/* Ours stand from here on: above what nearly every program uses, and low enough that the kernel's
- * table of descriptors stays small and select() can see them. */
-#define OUR_BASE 960
-
-/* Programs that close ours go through our hooks. What closes them by system calls of its own is noticed after this. */
-#define LATELY_NS (10 * NSEC_PER_MSEC)
-
 struct settings settings;
 _Atomic(struct home *) home;
 char process_name[32];
 
-static struct kept {
-	_Atomic int fd; /* + 1; 0: none */
-	dev_t dev;
-	ino_t ino;
-} kept[OUR_FDS];
-
-static struct rec_lock making; /* one of these */
-
-/* One page that a child finds zeroed: the only thing that every way of forking shows. */
-static _Atomic(struct life { _Atomic uint32_t pid; } *) life;
-
-static __thread uint32_t tid THREAD_LOCAL_FAST;
-
-uint32_t process_tid(void)
-{
-	if (!tid)
-		tid = (uint32_t)syscall(SYS_gettid);
-	return tid;
-}
-
-int32_t process_pid(void)
-{
-	return life ? (int32_t)atomic_load_explicit(&life->pid, memory_order_relaxed) : 0;
-}
+static struct own_fd home_fd;
 
 static void set_profile(const char *name)
 {
 	static const struct {
 		const char *name;
-		uint32_t spin_ns, yields;
+		struct ladder_profile profile;
 	} profiles[] = {
-		{ "balanced", 50000, 8 },
-		{ "latency", 200000, 32 },
-		{ "cpu", 0, 2 },
+		{ "balanced", { .spin_ns = 50000, .yields = 8 } },
+		{ "latency", { .spin_ns = 200000, .yields = 32 } },
+		{ "cpu", { .spin_ns = 0, .yields = 2 } },
 	};
 
-	settings.spin_ns = profiles[0].spin_ns;
-	settings.yields = profiles[0].yields;
-	for (size_t i = 0; name && i < ARRAY_SIZE(profiles); i++) {
-		if (strcmp(name, profiles[i].name) == 0) {
-			settings.spin_ns = profiles[i].spin_ns;
-			settings.yields = profiles[i].yields;
-		}
-	}
+	ladder_profile = profiles[0].profile;
+	for (size_t i = 0; name && i < ARRAY_SIZE(profiles); i++)
+		if (strcmp(name, profiles[i].name) == 0)
+			ladder_profile = profiles[i].profile;
 }
 
 static void find_name(void)
@@ -119,13 +88,9 @@ void process_fork_parent(void)
 
 static void become_child(bool counted)
 {
-	tid = 0;
-	rec_lock_forked();
-	atomic_store(&making.word, 0);
-	/* Inherited lanes may still ring the bells of their peers. */
-	for (int i = OUR_MAILBOX; i < OUR_PEERS; i++)
-		process_drop(i);
-	bell_forked();
+	self_forked();
+	robust_forked();
+	own_forked();
 	meet_forked();
 	epoll_forked();
 	stream_forked();
@@ -134,12 +99,12 @@ static void become_child(bool counted)
 	epoll_forked_keeps();
 	family_forked();
 	atomic_store(&home, NULL);
-	atomic_store_explicit(&life->pid, (uint32_t)getpid(), memory_order_release);
+	self_begins_anew();
 }
 
 void process_fork_child(void)
 {
-	if (life && atomic_load_explicit(&life->pid, memory_order_acquire) == 0)
+	if (self_has_begun() && self_pid() == 0)
 		become_child(true);
 }
 
@@ -148,7 +113,7 @@ static void limit_lanes(void)
 	uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 	uint64_t lanes = memory / 4 / (2 * LANE_RING);
 
-	settings.max_lanes = (uint32_t)min_u64(lanes, 16384);
+	arena_set_most((uint32_t)min_u64(lanes, 16384));
 }
 
 /*
@@ -168,7 +133,7 @@ struct once {
 static bool once_begin(struct once *o)
 {
 	const struct timespec slice = { .tv_nsec = ONCE_NS };
-	uint32_t me = process_tid();
+	uint32_t me = self_tid();
 	int saved = errno;
 
 	for (int slices = 0;; slices++) {
@@ -185,8 +150,7 @@ static bool once_begin(struct once *o)
 			return true;
 		}
 		if (seen != 0)
-			real(syscall)(SYS_futex, &o->state, FUTEX_WAIT_PRIVATE, seen, &slice, NULL,
-				      0);
+			sys_call(SYS_futex, &o->state, FUTEX_WAIT_PRIVATE, seen, &slice, NULL, 0);
 	}
 	errno = saved;
 	return false;
@@ -199,7 +163,7 @@ static void once_end(struct once *o, uint32_t state)
 
 	atomic_store(&o->pid, 0);
 	atomic_store_explicit(&o->state, state, memory_order_release);
-	real(syscall)(SYS_futex, &o->state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+	sys_call(SYS_futex, &o->state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 	errno = saved;
 }
 
@@ -218,19 +182,6 @@ static void read_environment(void)
 		report_line("flue: ", "FLUE_STATS", " is longer than 255 octets and ignored");
 }
 
-/* Seen by other threads only when it says who we are. */
-static bool begin_life(void)
-{
-	struct life *l = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
-			      0);
-
-	if (l == MAP_FAILED || madvise(l, 4096, MADV_WIPEONFORK) != 0)
-		return false;
-	atomic_store(&l->pid, (uint32_t)getpid());
-	atomic_store(&life, l);
-	return true;
-}
-
 static struct once set_up;
 
 void process_init(void)
@@ -238,13 +189,14 @@ void process_init(void)
 	if (atomic_load_explicit(&set_up.state, memory_order_acquire) == ONCE_DONE ||
 	    !once_begin(&set_up))
 		return;
+	sock_start();
 	read_environment();
 	if (!settings.off) {
 		find_name();
 		policy_self(&settings.self);
 		load_rules();
 		limit_lanes();
-		if (!begin_life() || pthread_atfork(process_fork_prepare, process_fork_parent,
+		if (!self_begin() || pthread_atfork(process_fork_prepare, process_fork_parent,
 						    process_fork_child) != 0)
 			settings.off = true;
 	}
@@ -255,197 +207,18 @@ void process_init(void)
 
 bool process_is_self(void)
 {
-	uint32_t pid;
+	int32_t pid;
 
 	if (settings.sealed)
 		return false;
-	if (!life)
+	if (!self_has_begun())
 		return !settings.off;
-	pid = atomic_load_explicit(&life->pid, memory_order_acquire);
+	pid = self_pid();
 	if (pid == 0) {
 		become_child(false);
 		return true;
 	}
-	return pid == (uint32_t)syscall(SYS_getpid);
-}
-
-int process_copy(int fd)
-{
-	struct rlimit limit = { 0 };
-	int copy = -1;
-
-	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= OUR_BASE + 64)
-		return real(fcntl)(fd, F_DUPFD_CLOEXEC, OUR_BASE);
-	/* As high as can be: a program may use a number that it has closed, and must not meet ours. */
-	errno = EMFILE;
-	for (int base = (int)limit.rlim_cur - 1; copy < 0 && errno == EMFILE && base > 0; base--)
-		copy = real(fcntl)(fd, F_DUPFD_CLOEXEC, base);
-	return copy;
-}
-
-int process_kept_or(enum process_fd which, int (*make)(void))
-{
-	int fd = process_kept(which);
-
-	if (fd >= 0 || !rec_lock_take(&making))
-		return fd;
-	fd = process_kept(which); /* another thread may have been faster */
-	if (fd < 0) {
-		fd = make();
-		fd = fd >= 0 ? process_keep(which, fd) : -1;
-	}
-	rec_lock_give(&making);
-	return fd;
-}
-
-int process_keep(enum process_fd which, int fd)
-{
-	struct rlimit limit;
-	struct stat st;
-	/* A program that has so few needs them itself. */
-	int high = getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur <= 128
-			   ? -1
-			   : process_copy(fd);
-
-	sock_close_ours(fd);
-	if (high < 0 || fstat(high, &st) != 0)
-		return -1;
-	kept[which].dev = st.st_dev;
-	kept[which].ino = st.st_ino;
-	atomic_store_explicit(&kept[which].fd, high + 1, memory_order_release);
-	return high;
-}
-
-int process_kept(enum process_fd which)
-{
-	struct stat st;
-	struct kept *k = &kept[which];
-	int fd = atomic_load_explicit(&k->fd, memory_order_acquire);
-
-	if (fd == 0)
-		return -1;
-	if (fstat(fd - 1, &st) != 0 || st.st_dev != k->dev || st.st_ino != k->ino) {
-		/* The program has closed it, and perhaps opened something there. */
-		atomic_compare_exchange_strong(&k->fd, &fd, 0);
-		return -1;
-	}
-	return fd - 1;
-}
-
-int process_kept_lately(enum process_fd which)
-{
-	static _Atomic uint64_t looked[OUR_FDS];
-	uint64_t now = clock_coarse();
-	int fd = atomic_load_explicit(&kept[which].fd, memory_order_acquire);
-
-	if (fd == 0)
-		return -1;
-	if (now - atomic_load_explicit(&looked[which], memory_order_relaxed) < LATELY_NS)
-		return fd - 1;
-	atomic_store_explicit(&looked[which], now, memory_order_relaxed);
-	return process_kept(which);
-}
-
-void process_drop(enum process_fd which)
-{
-	int fd = process_kept(which);
-
-	kept[which].fd = 0;
-	if (fd >= 0)
-		quick_close(fd);
-}
-
-bool process_owns(int fd)
-{
-	for (int i = 0; i < OUR_FDS; i++)
-		if (kept[i].fd == fd + 1)
-			return process_kept(i) >= 0;
-	return false;
-}
-
-void process_make_way(int fd)
-{
-	for (int i = 0; i < OUR_FDS; i++) {
-		int other;
-
-		if (kept[i].fd != fd + 1 || process_kept(i) < 0)
-			continue;
-		other = real(fcntl)(fd, F_DUPFD_CLOEXEC, fd + 1);
-		kept[i].fd = other >= 0 ? other + 1 : 0;
-	}
-}
-
-int process_lowest_from(int first)
-{
-	int found = -1;
-
-	for (int i = 0; i < OUR_FDS; i++) {
-		int fd = process_kept(i);
-
-		if (fd >= first && (found < 0 || fd < found))
-			found = fd;
-	}
-	return found;
-}
-
-bool process_may_grow(size_t size)
-{
-	struct rlimit limit;
-
-	return getrlimit(RLIMIT_FSIZE, &limit) == 0 &&
-	       (limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= size);
-}
-
-/* Of a limit for all of the program's memory we take a sixteenth, and never more than this. */
-#define SPACE_SHARE 16
-#define SPACE_MOST  (16u << 20)
-#define PAGE        4096u
-
-static _Atomic size_t mapped;
-
-static bool has_space(size_t all)
-{
-	struct rlimit limit;
-
-	if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
-		return true;
-	return all <= min_u64(limit.rlim_cur / SPACE_SHARE, SPACE_MOST);
-}
-
-void *process_map(int fd, size_t size)
-{
-	int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
-	void *p = MAP_FAILED;
-	int saved = errno;
-
-	if (has_space(atomic_fetch_add(&mapped, size) + size))
-		p = mmap(NULL, size, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, fd, 0);
-	if (p == MAP_FAILED)
-		atomic_fetch_sub(&mapped, size);
-	errno = saved;
-	return p == MAP_FAILED ? NULL : p;
-}
-
-/* The last page before `end` is mapped a second time, and with it what comes behind; then the page goes. */
-void *process_map_behind(const void *end, size_t size)
-{
-	char *p = MAP_FAILED;
-	int saved = errno;
-
-	if (has_space(atomic_fetch_add(&mapped, size) + size + PAGE))
-		p = real(mremap)((char *)end - PAGE, 0, PAGE + size, MREMAP_MAYMOVE);
-	if (p == MAP_FAILED)
-		atomic_fetch_sub(&mapped, size);
-	else
-		real(munmap)(p, PAGE);
-	errno = saved;
-	return p == MAP_FAILED ? NULL : p + PAGE;
-}
-
-void process_unmap(void *p, size_t size)
-{
-	real(munmap)(p, size);
-	atomic_fetch_sub(&mapped, size);
+	return pid == (int32_t)sys_call(SYS_getpid);
 }
 
 static size_t home_size(uint32_t records)
@@ -455,19 +228,18 @@ static size_t home_size(uint32_t records)
 
 static struct home *make_home(void)
 {
-	int fd = sock_ours(memfd_create(HOME_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+	int fd = own_new(memfd_create(HOME_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING));
 	uint32_t records = HOME_RECORDS;
 	struct home *h;
 
 	if (fd < 0)
 		return NULL;
-	while (records > HOME_FIRST && !process_may_grow(home_size(records)))
+	while (records > HOME_FIRST && !space_may_grow(home_size(records)))
 		records /= 2;
-	if (!process_may_grow(home_size(records)) ||
-	    ftruncate(fd, (off_t)home_size(records)) != 0 ||
-	    real(fcntl)(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+	if (!space_may_grow(home_size(records)) || ftruncate(fd, (off_t)home_size(records)) != 0 ||
+	    sys_fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
 		goto fail;
-	h = process_map(fd, home_size(HOME_FIRST));
+	h = space_map(fd, home_size(HOME_FIRST));
 	if (!h)
 		goto fail;
 	h->version = HOME_VERSION;
@@ -478,16 +250,16 @@ static struct home *make_home(void)
 	memccpy(h->rules, settings.policy.file, 0, sizeof(h->rules) - 1);
 	h->magic = HOME_MAGIC;
 	if (!family_founded(h)) {
-		process_unmap(h, home_size(HOME_FIRST));
+		space_unmap(h, home_size(HOME_FIRST));
 		goto fail;
 	}
-	process_drop(OUR_HOME);
-	fd = process_keep(OUR_HOME, fd);
+	own_drop(&home_fd);
+	fd = own_keep(&home_fd, fd);
 	if (settings.why || settings.stats[0])
 		tell_home(fd);
 	return h;
 fail:
-	sock_close_ours(fd);
+	own_close(fd);
 	return NULL;
 }
 

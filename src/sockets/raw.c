@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/self.h"
 #include "base/util.h"
 #include "sockets/process.h"
 #include "sockets/raw.h"
@@ -35,7 +36,7 @@ static bool is_left(const struct raw_seat *s)
 
 static struct raw_seat *find_seat(void)
 {
-	uint32_t me = process_tid(), n = atomic_load(&taken);
+	uint32_t me = self_tid(), n = atomic_load(&taken);
 	int saved = errno;
 
 	while (n < SEATS && !mine)

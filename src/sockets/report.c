@@ -5,8 +5,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/own.h"
+#include "base/space.h"
+#include "base/sys.h"
 #include "sockets/process.h"
-#include "sockets/quick.h"
 #include "sockets/real.h"
 #include "sockets/report.h"
 #include "sockets/sock.h"
@@ -20,7 +22,7 @@ static bool may_append(int fd, size_t n)
 	struct stat st;
 
 	return fstat(fd, &st) == 0 &&
-	       (!S_ISREG(st.st_mode) || process_may_grow((size_t)st.st_size + n));
+	       (!S_ISREG(st.st_mode) || space_may_grow((size_t)st.st_size + n));
 }
 
 void report_line(const char *a, const char *b, const char *c)
@@ -57,7 +59,7 @@ void report_connection(struct home *h, struct rec *r, int fd)
 	uint32_t state = atomic_load(&r->state);
 
 	/* Whether it ever was connected only the kernel knows, if it was made TCP's before. */
-	if (state == REC_PLAIN && r->role == ROLE_UNKNOWN && fd >= 0 && !settings.sealed)
+	if (state == REC_PLAIN && r->end.role == MEET_UNKNOWN && fd >= 0 && !settings.sealed)
 		sock_identify(r, fd);
 	if (!why_counts(r))
 		return;
@@ -97,13 +99,13 @@ void report_process(void)
 		return;
 	totals_of(&totals, h);
 	n = totals_text(line, &totals, getpid(), process_name);
-	fd = sock_ours(quick_open(settings.stats, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+	fd = own_new(sys_open(settings.stats, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
 	if (fd < 0) {
 		report_line("flue: totals could not be appended to ", settings.stats,
 			    errno == EACCES ? ": permission denied" : "");
 		return;
 	}
-	if (!may_append(fd, n) || quick_write(fd, line, n) != (ssize_t)n)
+	if (!may_append(fd, n) || sys_write(fd, line, n) != (ssize_t)n)
 		report_line("flue: ", settings.stats, ": could not be written");
-	sock_close_ours(fd);
+	own_close(fd);
 }

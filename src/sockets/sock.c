@@ -6,12 +6,15 @@
 #include <sys/mman.h>
 
 #include "base/clock.h"
+#include "base/own.h"
+#include "base/robust.h"
+#include "base/self.h"
+#include "base/sys.h"
 #include "base/util.h"
-#include "sockets/arena.h"
+#include "channel/arena.h"
+#include "channel/meet.h"
 #include "sockets/family.h"
-#include "sockets/meet.h"
 #include "sockets/process.h"
-#include "sockets/quick.h"
 #include "sockets/raw.h"
 #include "sockets/real.h"
 #include "sockets/report.h"
@@ -66,7 +69,7 @@ static void change_begins(void)
 
 		atomic_fetch_add(&changing, 1);
 		who = atomic_load(&forking);
-		if (who == 0 || who == process_tid())
+		if (who == 0 || who == self_tid())
 			return;
 		/* Not for ever: its thread may be in a signal handler that came within such a call. */
 		start = start ? start : clock_now();
@@ -96,7 +99,7 @@ static void fork_begins(void)
 	uint64_t start = clock_now();
 	uint32_t none = 0;
 
-	while (!atomic_compare_exchange_strong(&forking, &none, process_tid()) &&
+	while (!atomic_compare_exchange_strong(&forking, &none, self_tid()) &&
 	       clock_now() - start < GATE_NS) {
 		none = 0;
 		sched_yield();
@@ -164,7 +167,7 @@ static void free_record(struct rec *r)
 void sock_abandoned(struct rec *r)
 {
 	report_connection(r->home, r, -1);
-	if (r->arena && r->lane_pid == getpid())
+	if (r->end.arena && r->lane_pid == getpid())
 		stream_abandon(r);
 	free_record(r);
 }
@@ -191,11 +194,11 @@ static bool find_addresses(struct rec *r, int fd)
 
 	if (real(getpeername)(fd, (struct sockaddr *)&a, &size) != 0)
 		return false;
-	map_v4(&r->peer, &a);
+	map_v4(&r->end.peer, &a);
 	size = sizeof(a);
 	if (real(getsockname)(fd, (struct sockaddr *)&a, &size) != 0)
 		return false;
-	map_v4(&r->self, &a);
+	map_v4(&r->end.self, &a);
 	return true;
 }
 
@@ -232,7 +235,7 @@ static void clear(void *from, size_t size)
 /* All but the state, by which others know it, and what never changes. */
 static void wipe(struct home *h, struct rec *r)
 {
-	const size_t from = offsetof(struct rec, cookie);
+	const size_t from = offsetof(struct rec, refs);
 
 	/* Nor the locks: a thread may have looked the record up before it was freed, and give one back. */
 	clear((char *)r + from, offsetof(struct rec, tx_lock) - from);
@@ -263,7 +266,7 @@ static struct rec *add(int fd, uint32_t state, uint32_t role, uint32_t flags)
 	r->refs = 1;
 	r->procs = 1;
 	family_hold(r, 1);
-	r->role = role;
+	r->end.role = role;
 	r->flags = flags;
 	r->ops.bound = OPS_NATIVE;
 	atomic_store(&sock_keeping(r)->numbers, 1);
@@ -311,16 +314,16 @@ void sock_look_connected(struct rec *r, int fd)
 
 bool sock_identify(struct rec *r, int fd)
 {
-	socklen_t size = sizeof(r->cookie);
+	socklen_t size = sizeof(r->end.cookie);
 	uint32_t young = REC_YOUNG;
 
 	if (sock_flag(r, REC_NAMED))
 		return true;
 	if (!find_addresses(r, fd) ||
-	    real(getsockopt)(fd, SOL_SOCKET, SO_COOKIE, &r->cookie, &size) != 0)
+	    real(getsockopt)(fd, SOL_SOCKET, SO_COOKIE, &r->end.cookie, &size) != 0)
 		return false;
-	if (memcmp(&r->self.sin6_addr, &r->peer.sin6_addr, 16) == 0 &&
-	    r->self.sin6_port == r->peer.sin6_port) {
+	if (memcmp(&r->end.self.sin6_addr, &r->end.peer.sin6_addr, 16) == 0 &&
+	    r->end.self.sin6_port == r->end.peer.sin6_port) {
 		r->why = why_act(WHY_ACT_SELF);
 		ops_step_down(&r->ops);
 		atomic_compare_exchange_strong(&r->state, &young, REC_PLAIN);
@@ -369,7 +372,7 @@ static uint64_t cookie_of(int fd)
 /* Only one that has a name has a lane. */
 static bool is_named(const struct rec *r, uint64_t cookie)
 {
-	return sock_flag(r, REC_NAMED) && r->cookie == cookie;
+	return sock_flag(r, REC_NAMED) && r->end.cookie == cookie;
 }
 
 bool sock_is(struct rec *r, int fd)
@@ -424,7 +427,7 @@ static struct rec *add_unseen(int fd, int domain, bool listens)
 		sock_release(r);
 		return r;
 	}
-	r = sock_add(fd, REC_OPEN, ROLE_UNKNOWN,
+	r = sock_add(fd, REC_OPEN, MEET_UNKNOWN,
 		     (flags > 0 && flags & O_NONBLOCK ? REC_NONBLOCK : 0) |
 			     (listens ? REC_LISTEN : 0));
 	if (r && atomic_load(&r->state) == REC_OPEN) {
@@ -462,44 +465,36 @@ void sock_forget(int fd)
 		enter(fd, SOCK_OTHER);
 }
 
-int sock_ours(int fd)
+static void ours_made(int fd)
 {
-	int saved = errno;
-
 	/* In the child of vfork() the table is the parent's, and the number is not. */
 	if ((unsigned)fd < SOCK_FDS && process_is_self()) {
 		atomic_fetch_add(&ours, 1);
 		enter(fd, SOCK_OURS);
 	}
-	errno = saved;
-	return fd;
 }
 
-void sock_close_ours(int fd)
+static void ours_closed(int fd)
 {
 	struct sock_entry *e = sock_entry(fd);
 	struct rec *is = SOCK_OURS;
-	int saved = errno;
 
 	if (!e || !process_is_self()) {
-		quick_close(fd);
-	} else {
-		if (atomic_load(&e->rec) == is)
-			quick_close(fd);
-		/* It may be another socket's number by now. */
-		atomic_compare_exchange_strong(&e->rec, &is, SOCK_OTHER);
-		atomic_fetch_sub(&ours, 1);
+		sys_close(fd);
+		return;
 	}
-	errno = saved;
+	if (atomic_load(&e->rec) == is)
+		sys_close(fd);
+	/* It may be another socket's number by now. */
+	atomic_compare_exchange_strong(&e->rec, &is, SOCK_OTHER);
+	atomic_fetch_sub(&ours, 1);
 }
 
-int sock_move_ours(int fd)
+void sock_start(void)
 {
-	int copy = fd >= 0 ? process_copy(fd) : -1;
+	static const struct own_watch watch = { .made = ours_made, .close = ours_closed };
 
-	if (fd >= 0)
-		sock_close_ours(fd);
-	return copy;
+	own_set_watch(&watch);
 }
 
 /* The threads that made them are not in this child. */
@@ -509,7 +504,7 @@ static void close_inherited(void)
 		return;
 	for (int fd = 0; fd <= sock_highest(); fd++) {
 		if (sock_at(fd) == SOCK_OURS) {
-			quick_close(fd);
+			sys_close(fd);
 			enter(fd, SOCK_OTHER);
 		}
 	}
@@ -547,18 +542,18 @@ void sock_keep_locked(struct rec *r)
 	atomic_fetch_add(&sock_keeping(r)->pins, 1);
 }
 
-int sock_lock(struct rec *r, struct rec_lock *l, int fd, bool kept)
+int sock_lock(struct rec *r, struct robust_lock *l, int fd, bool kept)
 {
 	int heir;
 
-	if (!rec_lock_take(l))
+	if (!robust_take(l))
 		return SOCK_OWN;
 	if (sock_at(fd) == r)
 		return fd;
 	heir = kept ? atomic_load(&sock_keeping(r)->heir) : 0;
 	if (heir > 0)
 		return heir - 1;
-	rec_lock_give(l);
+	robust_give(l);
 	return SOCK_GONE;
 }
 
@@ -567,7 +562,7 @@ static void last_closed(struct rec *r, int fd)
 {
 	ops_close(&r->ops);
 	report_connection(r->home, r, fd);
-	if (r->arena)
+	if (r->end.arena)
 		stream_close(r, fd);
 	arena_sweep();
 	free_record(r);
@@ -625,7 +620,7 @@ static void settle(struct rec *r, struct keep *k)
 		return;
 	drop(r, heir > 0 ? heir - 1 : -1);
 	if (heir > 0)
-		quick_close(heir - 1);
+		sys_close(heir - 1);
 	errno = saved;
 }
 
@@ -650,18 +645,18 @@ void sock_call_ends(struct rec *r)
 /* Both directions stand still; false: this very thread has one, and a signal handler came between. */
 static bool take_both(struct rec *r)
 {
-	if (!rec_lock_take(&r->tx_lock))
+	if (!robust_take(&r->tx_lock))
 		return false;
-	if (rec_lock_take(&r->rx_lock))
+	if (robust_take(&r->rx_lock))
 		return true;
-	rec_lock_give(&r->tx_lock);
+	robust_give(&r->tx_lock);
 	return false;
 }
 
 static void give_both(struct rec *r)
 {
-	rec_lock_give(&r->rx_lock);
-	rec_lock_give(&r->tx_lock);
+	robust_give(&r->rx_lock);
+	robust_give(&r->tx_lock);
 }
 
 /* Calls of other threads go on with the socket, and natively would: leave them a descriptor. */
@@ -674,14 +669,14 @@ static bool leave_heir(struct rec *r, struct keep *k, int fd)
 	if (k == &family_stray || (atomic_load(&k->pins) <= 1 && atomic_load(&k->calls) == 0))
 		return false;
 	/* Without one they end, but the record is theirs until then. */
-	heir = process_copy(fd);
+	heir = own_copy(fd);
 	if (atomic_compare_exchange_strong(&k->heir, &none, heir < 0 ? KEEP_NO_HEIR : heir + 1)) {
 		if (heir >= 0 && stream_is_known_as(r, fd))
 			stream_moved(r, fd, heir);
 		return true;
 	}
 	if (heir >= 0)
-		quick_close(heir);
+		sys_close(heir);
 	return false;
 }
 
@@ -718,7 +713,7 @@ void sock_closing(int fd)
 	both = state >= REC_POSTED && state <= REC_LANE && take_both(r);
 	if (atomic_compare_exchange_strong(&e->rec, &r, SOCK_CLOSING)) {
 		/* Some call may be inside that came before it was taken out of the table. */
-		if (!both && (rec_lock_is_taken(&r->tx_lock) || rec_lock_is_taken(&r->rx_lock))) {
+		if (!both && (robust_is_taken(&r->tx_lock) || robust_is_taken(&r->rx_lock))) {
 			both = take_both(r);
 			if (!both) /* interrupted for good: it keeps the record and the lane */
 				sock_keep_locked(r);
@@ -840,7 +835,7 @@ static void step_down(struct rec *r, int fd, enum why why, bool patient)
 	while (state < REC_LANE && !atomic_compare_exchange_weak(&r->state, &state, REC_PLAIN))
 		;
 	if (state == REC_POSTED)
-		meet_withdraw(r);
+		meet_withdraw(&r->end);
 	ops_step_down(&r->ops);
 	if (state == REC_LANE)
 		stream_step_down(r, fd, why, patient);

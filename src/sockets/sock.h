@@ -17,8 +17,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/robust.h"
 #include "sockets/home.h"
-#include "sockets/rec_lock.h"
 
 #define SOCK_FDS   (1 << 20)
 #define SOCK_CHUNK 4096
@@ -26,7 +26,7 @@
 #define SOCK_CLOSING \
 	((struct rec \
 		  *)2) /* a thread is about to close it; until then it is the old socket, past us */
-#define SOCK_OURS ((struct rec *)3) /* a descriptor of ours, see sock_ours() */
+#define SOCK_OURS ((struct rec *)3) /* a descriptor of ours, see base/own.h */
 
 struct epoll_set;
 
@@ -106,15 +106,8 @@ static inline uint32_t sock_flag(const struct rec *r, uint32_t flag)
 struct rec *sock_add(int fd, uint32_t state, uint32_t role, uint32_t flags);
 /* `fd` is no socket, or none of ours. */
 void sock_forget(int fd);
-/*
- * A system call has just made `fd` (or -1) for us. The kernel gives the lowest number, which other threads of the program
- * may still use though it was closed: whoever does, waits until we have closed it. Returns `fd`.
- */
-int sock_ours(int fd);
-/* Close it, if the program has not put something else there. */
-void sock_close_ours(int fd);
-/* For longer than a moment: move it out of the program's way. Returns the copy, which is no longer SOCK_OURS, or -1. */
-int sock_move_ours(int fd);
+/* The table marks our own descriptors, see base/own.h. */
+void sock_start(void);
 /* Nobody knows what `fd` is: ask when it is used. */
 void sock_unknown(int fd);
 /* Before close(fd), or before something else takes its place. In this process, see process_is_self(). */
@@ -192,6 +185,6 @@ void sock_call_ends(struct rec *r);
 /* Take a lock for a call on `fd`, `kept` or not. The number to use now, or: */
 #define SOCK_GONE (-1) /* not its number any more; nothing is locked */
 #define SOCK_OWN  (-2) /* this very thread has the lock: a signal handler came between */
-int sock_lock(struct rec *r, struct rec_lock *l, int fd, bool kept);
+int sock_lock(struct rec *r, struct robust_lock *l, int fd, bool kept);
 
 #endif

@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "base/own.h"
 #include "sockets/process.h"
 #include "sockets/sock.h"
 
@@ -32,13 +33,13 @@ static bool is_open(int fd)
 
 static void number_is_ours_until_it_is_closed(void **state)
 {
-	int fd = sock_ours(make());
+	int fd = own_new(make());
 
 	(void)state;
 	assert_ptr_equal(sock_at(fd), SOCK_OURS);
 	assert_false(sock_is_rec(sock_at(fd)));
 	errno = EDOM;
-	sock_close_ours(fd);
+	own_close(fd);
 	assert_int_equal(errno, EDOM);
 	assert_false(is_open(fd));
 	assert_ptr_equal(sock_at(fd), SOCK_OTHER);
@@ -47,29 +48,29 @@ static void number_is_ours_until_it_is_closed(void **state)
 static void failure_stays_one(void **state)
 {
 	(void)state;
-	assert_int_equal(sock_ours(-1), -1);
-	assert_int_equal(sock_move_ours(-1), -1);
+	assert_int_equal(own_new(-1), -1);
+	assert_int_equal(own_move(-1), -1);
 }
 
 static void what_the_program_put_there_stays_open(void **state)
 {
-	int fd = sock_ours(make());
+	int fd = own_new(make());
 
 	(void)state;
 	sock_forget(fd); /* as dup2() onto it does, in the moment before it was known to be ours */
-	sock_close_ours(fd);
+	own_close(fd);
 	assert_true(is_open(fd));
 	close(fd);
 }
 
 static void end_of_an_old_close_leaves_it_ours(void **state)
 {
-	int fd = sock_ours(make());
+	int fd = own_new(make());
 
 	(void)state;
 	sock_closed(fd); /* of another thread, which had closed the number before we got it */
 	assert_ptr_equal(sock_at(fd), SOCK_OURS);
-	sock_close_ours(fd);
+	own_close(fd);
 }
 
 static void *close_it_later(void *fd)
@@ -77,13 +78,13 @@ static void *close_it_later(void *fd)
 	static const struct timespec moment = { .tv_nsec = 2000000 };
 
 	nanosleep(&moment, NULL);
-	sock_close_ours((int)(intptr_t)fd);
+	own_close((int)(intptr_t)fd);
 	return NULL;
 }
 
 static void use_of_the_number_waits(void **state)
 {
-	int fd = sock_ours(make());
+	int fd = own_new(make());
 	pthread_t owner;
 
 	(void)state;
@@ -95,7 +96,7 @@ static void use_of_the_number_waits(void **state)
 
 static void moved_one_is_out_of_the_way(void **state)
 {
-	int fd = make(), copy = sock_move_ours(sock_ours(fd));
+	int fd = make(), copy = own_move(own_new(fd));
 
 	(void)state;
 	assert_true(copy > fd);
@@ -107,7 +108,7 @@ static void moved_one_is_out_of_the_way(void **state)
 
 static void child_does_not_inherit_it(void **state)
 {
-	int fd = sock_ours(make()), status = -1;
+	int fd = own_new(make()), status = -1;
 	pid_t pid = fork();
 
 	(void)state;
@@ -118,7 +119,7 @@ static void child_does_not_inherit_it(void **state)
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
 	assert_true(is_open(fd));
-	sock_close_ours(fd);
+	own_close(fd);
 	assert_false(is_open(fd));
 }
 
@@ -134,7 +135,7 @@ static void socket_that_is_its_own_peer_stays_plain(void **state)
 	assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
 	assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &size), 0);
 	assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof(a)), 0);
-	r = sock_add(fd, REC_OPEN, ROLE_ACTIVE, REC_ASKED);
+	r = sock_add(fd, REC_OPEN, MEET_ACTIVE, REC_ASKED);
 	assert_non_null(r);
 	sock_connected(r);
 	assert_int_equal(atomic_load(&r->state), REC_YOUNG);
@@ -149,8 +150,8 @@ static void socket_that_is_its_own_peer_stays_plain(void **state)
 static void standard_input_stays_plain(void **state)
 {
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	struct rec *low = sock_add(STDIN_FILENO, REC_OPEN, ROLE_ACTIVE, REC_ASKED);
-	struct rec *high = sock_add(fd, REC_OPEN, ROLE_ACTIVE, REC_ASKED);
+	struct rec *low = sock_add(STDIN_FILENO, REC_OPEN, MEET_ACTIVE, REC_ASKED);
+	struct rec *high = sock_add(fd, REC_OPEN, MEET_ACTIVE, REC_ASKED);
 
 	(void)state;
 	assert_true(low && high);

@@ -12,12 +12,16 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "sockets/arena.h"
+#include "base/own.h"
+#include "base/robust.h"
+#include "base/self.h"
+#include "base/sys.h"
+#include "channel/arena.h"
+#include "channel/meet.h"
+#include "channel/nap.h"
 #include "sockets/carrier.h"
 #include "sockets/hello.h"
-#include "sockets/nap.h"
 #include "sockets/process.h"
-#include "sockets/quick.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
 #include "sockets/stream.h"
@@ -98,7 +102,7 @@ int stream_shutdown(struct rec *r, int fd, int how)
 		atomic_fetch_or(&r->flags, REC_SHUT_WR);
 	result = shut(r, fd, how, lane);
 	if (number >= 0)
-		rec_lock_give(&r->tx_lock);
+		robust_give(&r->tx_lock);
 	return result;
 }
 
@@ -107,30 +111,30 @@ void stream_serve(struct rec *r, int fd)
 	if (!sock_has_lane(r) ||
 	    !(atomic_load_explicit(&r->tx.dir->word, memory_order_acquire) & LANE_RECALL))
 		return;
-	if (!rec_lock_try(&r->tx_lock))
+	if (!robust_try(&r->tx_lock))
 		return; /* who sends sees to it */
 	if (sock_at(fd) == r && sock_has_lane(r) && stream_leave(r, fd, false) == STREAM_BROKEN)
 		stream_break(r, fd);
-	rec_lock_give(&r->tx_lock);
+	robust_give(&r->tx_lock);
 }
 
 /* The peer's own socket, borrowed. Needs the right to trace the peer; -1: not to be had. */
 static int borrow_peer(struct rec *r)
 {
-	struct lane_shared *l = &arena_memory(r->arena)->lane[r->lane];
-	uint32_t other = 1 - r->side;
-	int pid = sock_ours((int)real(syscall)(SYS_pidfd_open, atomic_load(&l->pid[other]), 0));
+	struct lane_shared *l = &arena_memory(r->end.arena)->lane[r->end.lane];
+	uint32_t other = 1 - r->end.side;
+	int pid = own_new((int)real(syscall)(SYS_pidfd_open, atomic_load(&l->pid[other]), 0));
 	uint64_t cookie = 0;
 	socklen_t size = sizeof(cookie);
 	int fd;
 
 	if (pid < 0)
 		return -1;
-	fd = sock_ours((int)real(syscall)(SYS_pidfd_getfd, pid, atomic_load(&l->fd[other]), 0));
-	sock_close_ours(pid);
+	fd = own_new((int)real(syscall)(SYS_pidfd_getfd, pid, atomic_load(&l->fd[other]), 0));
+	own_close(pid);
 	if (fd >= 0 && (real(getsockopt)(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) != 0 ||
-			cookie != r->peer_cookie)) {
-		sock_close_ours(fd);
+			cookie != r->end.peer_cookie)) {
+		own_close(fd);
 		return -1;
 	}
 	return fd;
@@ -165,7 +169,7 @@ static bool take_back(struct rec *r, int own)
 		if (broken)
 			stream_break(r, own);
 	}
-	sock_close_ours(fd);
+	own_close(fd);
 	return ok;
 }
 
@@ -173,7 +177,7 @@ static bool peer_has_ended(int fd)
 {
 	struct pollfd p = { .fd = fd, .events = POLLRDHUP };
 
-	return quick_poll(&p, 1) > 0;
+	return sys_poll(&p, 1) > 0;
 }
 
 /* One try to get what we did not read onto the carrier. With the lock of receiving. */
@@ -202,7 +206,7 @@ void stream_restore_options(struct rec *r, int fd)
 
 bool stream_is_answered(struct rec *r, int fd)
 {
-	bool ok = hello_is_answered(&arena_memory(r->arena)->lane[r->lane]);
+	bool ok = hello_is_answered(&arena_memory(r->end.arena)->lane[r->end.lane]);
 	uint64_t word;
 
 	if (!ok)
@@ -214,13 +218,13 @@ bool stream_is_answered(struct rec *r, int fd)
 	atomic_store_explicit(&r->why, WHY_HELLO, memory_order_relaxed);
 	word = atomic_fetch_or(&r->rx.dir->word, LANE_GONE);
 	atomic_fetch_add(&r->home->stepdowns, 1);
-	if (!rec_lock_try(&r->rx_lock))
+	if (!robust_try(&r->rx_lock))
 		return false; /* what it sent into the ring meanwhile is read from there */
 	if ((word & LANE_PLACE) == lane_rx_here(&r->rx) && !lane_rx_in_ring(&r->rx)) {
 		stream_restore_options(r, fd);
 		atomic_store_explicit(&r->state, REC_PLAIN, memory_order_release);
 	}
-	rec_lock_give(&r->rx_lock);
+	robust_give(&r->rx_lock);
 	return false;
 }
 
@@ -239,7 +243,7 @@ static enum stream_left leave_once(struct rec *r, int fd)
 			stream_break(r, number);
 		wake_writers(r);
 	}
-	rec_lock_give(&r->tx_lock);
+	robust_give(&r->tx_lock);
 	return left;
 }
 
@@ -287,7 +291,7 @@ static bool come_down(struct rec *r, int fd, bool last)
 		else if (how == RECALL_NEVER || last)
 			lane_rx_recall_no_more(&r->rx);
 	}
-	rec_lock_give(&r->rx_lock);
+	robust_give(&r->rx_lock);
 	return how != RECALL_WAIT;
 }
 
@@ -301,7 +305,7 @@ void stream_step_down(struct rec *r, int fd, enum why why, bool patient)
 		return;
 	atomic_store_explicit(&r->why, why, memory_order_relaxed);
 	while (!come_down(r, fd, last) && !last) {
-		REC_LOCK_NONE();
+		ROBUST_NONE();
 		real(syscall)(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &nap, NULL);
 		last = clock_now() - start > RECALL_NS;
 	}
@@ -314,23 +318,29 @@ bool stream_is_known_as(struct rec *r, int fd)
 
 	if (!sock_has_lane(r))
 		return false;
-	l = &arena_memory(r->arena)->lane[r->lane];
-	return atomic_load(&l->pid[r->side]) == getpid() && atomic_load(&l->fd[r->side]) == fd;
+	l = &arena_memory(r->end.arena)->lane[r->end.lane];
+	return atomic_load(&l->pid[r->end.side]) == getpid() &&
+	       atomic_load(&l->fd[r->end.side]) == fd;
+}
+
+int stream_bell(struct rec *r)
+{
+	return process_is_self() ? meet_bell(&r->end) : arena_bell(r->end.arena);
 }
 
 void stream_hint(struct rec *r, int fd)
 {
-	struct lane_shared *l = &arena_memory(r->arena)->lane[r->lane];
+	struct lane_shared *l = &arena_memory(r->end.arena)->lane[r->end.lane];
 
-	LANE_STORE(r->hint_pid, process_pid());
-	atomic_store(&l->fd[r->side], fd);
-	atomic_store(&l->pid[r->side], process_pid());
+	LANE_STORE(r->hint_pid, self_pid());
+	atomic_store(&l->fd[r->end.side], fd);
+	atomic_store(&l->pid[r->end.side], self_pid());
 }
 
 void stream_moved(struct rec *r, int from, int to)
 {
 	if (stream_is_known_as(r, from))
-		atomic_store(&arena_memory(r->arena)->lane[r->lane].fd[r->side], to);
+		atomic_store(&arena_memory(r->end.arena)->lane[r->end.lane].fd[r->end.side], to);
 }
 
 void stream_say_end(struct rec *r, int fd)
@@ -349,23 +359,23 @@ void stream_say_end(struct rec *r, int fd)
 
 void stream_close(struct rec *r, int fd)
 {
-	struct arena *a = r->arena;
+	struct arena *a = r->end.arena;
 
 	stream_forget_large(r);
 	stream_say_end(r, fd);
-	r->arena = NULL;
+	r->end.arena = NULL;
 	/* What was agreed on after a fork is not in the child's memory. */
-	if (arena_has(a, r->lane, r->side, r->cookie))
-		arena_give(a, r->lane, r->side);
+	if (arena_has(a, r->end.lane, r->end.side, r->end.cookie))
+		arena_give(a, r->end.lane, r->end.side);
 }
 
 void stream_abandon(struct rec *r)
 {
-	struct arena *a = r->arena;
+	struct arena *a = r->end.arena;
 
 	/* Without LANE_FIN, which a process that is killed does not set either. */
 	if (sock_has_lane(r))
 		atomic_fetch_or(&r->rx.dir->word, LANE_GONE);
-	r->arena = NULL;
-	arena_give(a, r->lane, r->side);
+	r->end.arena = NULL;
+	arena_give(a, r->end.lane, r->end.side);
 }

@@ -4,9 +4,9 @@
 #define FLUE_SOCKETS_STREAM_PRIV_H
 
 #include "base/util.h"
+#include "channel/ladder.h"
 #include "sockets/home.h"
 #include "sockets/order.h"
-#include "sockets/wait.h"
 
 #define STREAM_IOV 64
 /* A peer that keeps changing the word cannot hold us longer than this. */
@@ -24,6 +24,8 @@ void stream_pace(struct rec *r, int fd, size_t sent);
 
 /* The peer may need to borrow a descriptor of it: this process has one. With a lock. */
 void stream_hint(struct rec *r, int fd);
+/* The bell of the process at the other end, or -1. */
+int stream_bell(struct rec *r);
 
 /* How leaving the lane ended. */
 enum stream_left {
@@ -97,7 +99,7 @@ static inline void stream_count_carrier(struct rec *r, uint64_t n)
 
 static inline void stream_note_cpu(_Atomic uint32_t *where)
 {
-	uint32_t cpu = wait_cpu();
+	uint32_t cpu = ladder_cpu();
 
 	if (atomic_load_explicit(where, memory_order_relaxed) != cpu)
 		atomic_store_explicit(where, cpu, memory_order_relaxed);

@@ -7,15 +7,15 @@
 #include <sys/syscall.h>
 
 #include "base/clock.h"
+#include "base/sys.h"
 #include "base/util.h"
-#include "sockets/nap.h"
+#include "channel/ladder.h"
+#include "channel/nap.h"
 #include "sockets/process.h"
-#include "sockets/quick.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
 #include "sockets/stream.h"
 #include "sockets/stream_priv.h"
-#include "sockets/wait.h"
 
 /* A sender that never receives asks the kernel this often whether the peer is still there. */
 #define LOOK_NS (1 * NSEC_PER_MSEC)
@@ -52,7 +52,7 @@ void stream_look_for_end(struct rec *r, int fd)
 	if (now - LANE_LOAD(r->looked_at) < LOOK_NS)
 		return;
 	LANE_STORE(r->looked_at, now);
-	if (quick_poll(&p, 1) <= 0)
+	if (sys_poll(&p, 1) <= 0)
 		return;
 	if ((p.revents & (POLLERR | POLLHUP)) || !(atomic_load(&r->rx.dir->word) & LANE_FIN))
 		atomic_fetch_or(&r->flags, REC_PEERGONE);
@@ -174,9 +174,9 @@ static int sleep_for_room(struct rec *r, int fd, struct stream_limit *l)
 
 int stream_outwait_full(struct rec *r, int fd, struct stream_limit *l, bool *leave)
 {
-	uint32_t budget = settings.spin_ns;
+	uint32_t budget = ladder_profile.spin_ns;
 
-	if (wait_ladder(stream_has_room, r, stream_reader_cpu(r), &budget, budget))
+	if (ladder_climb(stream_has_room, r, stream_reader_cpu(r), &budget, budget))
 		return 0;
 	if (sleep_for_room(r, fd, l) != 0)
 		return -1;

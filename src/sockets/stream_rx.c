@@ -9,19 +9,21 @@
 #include <sys/syscall.h>
 
 #include "base/clock.h"
+#include "base/robust.h"
+#include "base/self.h"
+#include "base/sys.h"
 #include "base/util.h"
-#include "sockets/arena.h"
-#include "sockets/bell.h"
+#include "channel/arena.h"
+#include "channel/bell.h"
+#include "channel/ladder.h"
+#include "channel/meet.h"
+#include "channel/nap.h"
 #include "sockets/epoll.h"
-#include "sockets/meet.h"
-#include "sockets/nap.h"
 #include "sockets/process.h"
-#include "sockets/quick.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
 #include "sockets/stream.h"
 #include "sockets/stream_priv.h"
-#include "sockets/wait.h"
 
 #define SLICE_MS 20
 
@@ -44,7 +46,7 @@ static ssize_t take_carrier(int fd, struct lane_iov *to, size_t n, int flags)
 	ssize_t got;
 
 	msg.msg_iovlen = stream_cut(&rest, n, part);
-	got = quick_recvmsg(fd, &msg, flags & (MSG_PEEK | MSG_TRUNC));
+	got = sys_recvmsg(fd, &msg, flags & (MSG_PEEK | MSG_TRUNC));
 	if (got > 0)
 		stream_skip(to, (size_t)got);
 	return got;
@@ -74,15 +76,15 @@ static void make_room(struct rec *r, size_t taken)
 	if (taken == 0 || lane_rx_held(&r->rx) + taken <= lane_rx_limit(&r->rx) / 4)
 		return;
 	/* A writer relies on its bell only once it knows that we have it. */
-	if (arena_bell(r->arena) < 0)
-		meet_bell(r);
+	if (arena_bell(r->end.arena) < 0)
+		stream_bell(r);
 	how = lane_rx_must_wake(&r->rx);
 	if (how & LANE_ROOM_FUTEX)
 		real(syscall)(SYS_futex, &r->rx.dir->head, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-	if ((how & LANE_ROOM_BELL) && arena_bell(r->arena) >= 0) {
+	if ((how & LANE_ROOM_BELL) && arena_bell(r->end.arena) >= 0) {
 		atomic_fetch_add(r->tx_stir, 1);
 		if (!atomic_exchange(r->tx_rung, 1))
-			bell_ring(arena_bell(r->arena));
+			bell_ring(arena_bell(r->end.arena));
 	}
 }
 
@@ -220,7 +222,7 @@ static enum end at_end(struct rec *r)
 static enum end ask_carrier(struct rec *r, int fd)
 {
 	char octet;
-	ssize_t n = quick_recv(fd, &octet, 1, MSG_PEEK);
+	ssize_t n = sys_recv(fd, &octet, 1, MSG_PEEK);
 
 	if (n > 0)
 		return END_CARRIER;
@@ -382,7 +384,7 @@ static int sleep_on_carrier(struct rec *r, int fd, bool some)
 			n = real(recv)(fd, &octet, 1, MSG_PEEK);
 		(void)armed;
 	}
-	wait_slept(&r->spin, clock_now() - before);
+	ladder_slept(&r->spin, clock_now() - before);
 	nap_slept(&r->nap, clock_now() - before);
 	return n < 0 ? -1 : 0;
 }
@@ -390,6 +392,7 @@ static int sleep_on_carrier(struct rec *r, int fd, bool some)
 /* A moment on the lane's own word. 1: something came; 0: sleep for real; -1 and EINTR. */
 static int nap(struct rec *r)
 {
+	struct lane_rx *rx = &r->rx;
 	enum nap_signals signals;
 	int n;
 
@@ -401,7 +404,7 @@ static int nap(struct rec *r)
 	if (signals == NAP_UNSURE)
 		return 0;
 	do {
-		n = nap_on(&r, 1, NAP_NS);
+		n = nap_on(&rx, 1, NAP_NS);
 	} while (n < 0 && nap_goes_on());
 	nap_noted(&r->nap, n != 0);
 	return n;
@@ -542,7 +545,7 @@ static int locked_round(struct receiver *c, struct lane_iov *to, size_t want, si
 		/* Somebody steps down with it: then later. */
 		lane_rx_recall_no_more(&r->rx);
 		stream_note_cpu(&r->rx.dir->rx_cpu);
-		if (LANE_LOAD(r->hint_pid) != process_pid())
+		if (LANE_LOAD(r->hint_pid) != self_pid())
 			stream_hint(r, fd);
 		*end = round_of(r, fd, to, want, c->flags, !c->block || c->kept, got);
 		arm_again(c);
@@ -554,7 +557,7 @@ static int locked_round(struct receiver *c, struct lane_iov *to, size_t want, si
 		sock_keep_locked(r);
 		c->kept = true;
 	}
-	rec_lock_give(&r->rx_lock);
+	robust_give(&r->rx_lock);
 	return fd;
 }
 
@@ -571,14 +574,14 @@ static int await(struct receiver *c, int fd, enum end end, bool some)
 {
 	struct rec *r = c->r;
 
-	REC_LOCK_NONE();
+	ROBUST_NONE();
 	if (!sock_has_lane(r))
 		return sleep_plainly(fd);
 	stream_serve(r, fd);
 	if (end == END_EMPTY) {
 		int n;
 
-		if (wait_ladder(stirs, r, stream_peer_cpu(r), &r->spin, settings.spin_ns))
+		if (ladder_climb(stirs, r, stream_peer_cpu(r), &r->spin, ladder_profile.spin_ns))
 			return 0;
 		n = nap(r);
 		if (n != 0)
@@ -728,7 +731,7 @@ int stream_left(struct rec *r, int fd)
 		return 0;
 	n = stream_unread(r);
 	/* Who is told 0 waits for the next edge, so it must be true. The end counts as one octet. */
-	if ((n == 0 || stream_ask_kernel(r)) && quick_poll(&p, 1) > 0) {
+	if ((n == 0 || stream_ask_kernel(r)) && sys_poll(&p, 1) > 0) {
 		real(ioctl)(fd, SIOCINQ, &beside);
 		n += (size_t)beside + ((p.revents & ~POLLIN) != 0);
 	}
@@ -760,7 +763,7 @@ bool stream_arm(struct rec *r, const uint64_t *told, bool belled)
 	uint64_t word;
 	size_t limit;
 
-	if (!rec_lock_take(&r->rx_lock))
+	if (!robust_take(&r->rx_lock))
 		return false;
 	r->armed_bell += belled;
 	atomic_fetch_add(&r->armed, 1);
@@ -780,7 +783,7 @@ bool stream_arm(struct rec *r, const uint64_t *told, bool belled)
 		r->armed_bell -= belled;
 		atomic_fetch_sub(&r->armed, 1);
 	}
-	rec_lock_give(&r->rx_lock);
+	robust_give(&r->rx_lock);
 	return ok;
 }
 
@@ -804,11 +807,11 @@ void stream_wake(struct rec *r)
 
 void stream_disarm(struct rec *r, bool belled)
 {
-	bool locked = rec_lock_take(&r->rx_lock);
+	bool locked = robust_take(&r->rx_lock);
 
 	r->armed_bell -= belled;
 	if (atomic_fetch_sub(&r->armed, 1) == 1 && sock_has_lane(r))
 		lane_rx_disarm(&r->rx);
 	if (locked)
-		rec_lock_give(&r->rx_lock);
+		robust_give(&r->rx_lock);
 }

@@ -20,7 +20,8 @@
 
 #include <flue/offload.h>
 
-#include "sockets/arena.h"
+#include "channel/arena.h"
+#include "channel/board.h"
 #include "sockets/hello.h"
 #include "sockets/ops_lane.h"
 #include "sockets/process.h"
@@ -47,8 +48,8 @@ static inline void connect_both(void)
 	far_fd = accept4(l, NULL, NULL, SOCK_CLOEXEC);
 	assert_true(far_fd >= 0);
 	close(l);
-	near = sock_add(near_fd, REC_OPEN, ROLE_ACTIVE, REC_ASKED);
-	far = sock_add(far_fd, REC_OPEN, ROLE_PASSIVE, REC_ASKED);
+	near = sock_add(near_fd, REC_OPEN, MEET_ACTIVE, REC_ASKED);
+	far = sock_add(far_fd, REC_OPEN, MEET_PASSIVE, REC_ASKED);
 	assert_true(near && far);
 	ops_create(&near->ops, &want, near);
 	ops_create(&listener, &want, near);
@@ -83,7 +84,7 @@ static inline int end(void **st)
 	sock_closing(far_fd);
 	close(near_fd);
 	close(far_fd);
-	process_drop(OUR_BOARD);
+	board_drop();
 	if (seteuid(0) != 0)
 		return -1;
 	snprintf(path, sizeof(path), "/dev/shm/flue.%u", user);
@@ -154,7 +155,7 @@ static inline void exchange(int rounds)
 
 static inline struct lane_shared *shared(void)
 {
-	return &arena_memory(far->arena)->lane[far->lane];
+	return &arena_memory(far->end.arena)->lane[far->end.lane];
 }
 
 /* far has made a lane and near knows nothing of it yet. */
@@ -164,7 +165,7 @@ static inline void make_lane(void)
 	assert_int_equal(atomic_load(&near->state), REC_POSTED);
 	take(far, far_fd, 1, 10);
 	assert_int_equal(atomic_load(&far->state), REC_LANE);
-	assert_int_equal(far->side, 0);
+	assert_int_equal(far->end.side, 0);
 	assert_true(sock_flag(far, REC_UNANSWERED));
 	assert_int_equal(atomic_load(&shared()->private_size[1]), 0);
 	/* As long as the other end is not there everything goes by the carrier. */
@@ -177,7 +178,7 @@ static inline void attach_near(void)
 {
 	take(near, near_fd, 2, 10);
 	assert_int_equal(atomic_load(&near->state), REC_LANE);
-	assert_int_equal(near->side, 1);
+	assert_int_equal(near->end.side, 1);
 	assert_true(atomic_load(&shared()->dir[0].word) & LANE_ATTACHED);
 	assert_true(hello_is_answered(shared()));
 }

@@ -7,6 +7,8 @@
 #include <sys/mman.h>
 
 #include "base/clock.h"
+#include "base/robust.h"
+#include "base/self.h"
 #include "sockets/process.h"
 #include "sockets/sock.h"
 #include "sockets/stream.h"
@@ -26,15 +28,15 @@ static void trim(struct rec *r)
 	size_t n;
 
 	if (LANE_LOAD(r->tx.high) <= LANE_TRIM || now - LANE_LOAD(r->trimmed) < TRIM_NS ||
-	    !rec_lock_try(&r->tx_lock))
+	    !robust_try(&r->tx_lock))
 		return;
 	/* The record may be a relative's by now, with a lane that is not mapped here. */
-	n = sock_has_lane(r) && r->lane_pid == process_pid() ? lane_tx_trim(&r->tx, &from) : 0;
+	n = sock_has_lane(r) && r->lane_pid == self_pid() ? lane_tx_trim(&r->tx, &from) : 0;
 	if (n > 0) {
 		LANE_STORE(r->trimmed, now);
 		madvise(from, n, MADV_REMOVE);
 	}
-	rec_lock_give(&r->tx_lock);
+	robust_give(&r->tx_lock);
 }
 
 void stream_note_large(struct rec *r)

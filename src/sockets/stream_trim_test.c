@@ -2,6 +2,8 @@
 /* Rings that have grown: when their memory is given back, and to whom it must not happen. */
 #include <sys/mman.h>
 
+#include "base/robust.h"
+#include "base/self.h"
 #include "sockets/family.h"
 #include "sockets/stream_priv.h"
 #include "sockets/stream_test.h"
@@ -101,18 +103,18 @@ static void ring_is_left_alone_when_it_is_used_or_small(void **st)
 	stream_trim_all();
 	assert_false(is_trimmed(r)); /* unread */
 	take_all(r);
-	assert_true(rec_lock_take(&r->tx_lock));
+	assert_true(robust_take(&r->tx_lock));
 	stream_trim_all();
 	assert_false(is_trimmed(r)); /* somebody sends */
-	rec_lock_give(&r->tx_lock);
+	robust_give(&r->tx_lock);
 	atomic_store(&r->state, REC_PLAIN);
 	stream_trim_all();
 	assert_false(is_trimmed(r)); /* no lane */
 	atomic_store(&r->state, REC_LANE);
-	r->lane_pid = process_pid() + 1;
+	r->lane_pid = self_pid() + 1;
 	stream_trim_all();
 	assert_false(is_trimmed(r)); /* a relative's */
-	r->lane_pid = process_pid();
+	r->lane_pid = self_pid();
 	stream_trim_all();
 	assert_true(is_trimmed(r));
 }

@@ -11,19 +11,22 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/own.h"
+#include "base/robust.h"
+#include "base/self.h"
+#include "base/sys.h"
 #include "base/util.h"
-#include "sockets/arena.h"
-#include "sockets/bell.h"
+#include "channel/arena.h"
+#include "channel/bell.h"
+#include "channel/ladder.h"
+#include "channel/meet.h"
+#include "channel/nap.h"
 #include "sockets/carrier.h"
-#include "sockets/meet.h"
-#include "sockets/nap.h"
 #include "sockets/process.h"
-#include "sockets/quick.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
 #include "sockets/stream.h"
 #include "sockets/stream_priv.h"
-#include "sockets/wait.h"
 
 /* So much goes over the carrier before the ring is tried again. */
 #define OVERFLOW (64u << 10)
@@ -98,7 +101,7 @@ static ssize_t put_carrier(struct rec *r, int fd, struct lane_iov *from, size_t 
 	ssize_t sent;
 
 	msg.msg_iovlen = stream_cut(from, min_size(n, OVERFLOW), part);
-	sent = quick_sendmsg(fd, &msg, flags);
+	sent = sys_sendmsg(fd, &msg, flags);
 	if (sent > 0) {
 		if (lane_tx_rouse(&r->tx))
 			nap_end(r->tx.dir);
@@ -113,7 +116,7 @@ static ssize_t put_carrier(struct rec *r, int fd, struct lane_iov *from, size_t 
 static int ring_bell(struct rec *r, int fd, uint8_t octet, int flags)
 {
 	for (int tries = 0; tries < BELL_TRIES; tries++) {
-		ssize_t n = quick_send(fd, &octet, 1, flags & MSG_NOSIGNAL);
+		ssize_t n = sys_send(fd, &octet, 1, flags & MSG_NOSIGNAL);
 
 		if (n == 1) {
 			stream_count(&r->sent.tcp_bytes, 1);
@@ -134,7 +137,8 @@ static void tell(struct rec *r)
 	if (r->tx.wake)
 		nap_end(r->tx.dir);
 	/* Once per sleep of the process, not per lane. */
-	if (r->tx.belled && !atomic_exchange(r->tx_rung, 1) && !bell_ring(arena_bell(r->arena))) {
+	if (r->tx.belled && !atomic_exchange(r->tx_rung, 1) &&
+	    !bell_ring(arena_bell(r->end.arena))) {
 		atomic_store(r->tx_rung, 0);
 		/* The next one goes by the carrier, and wakes it for both. */
 		LANE_STORE(r->tx.can_ring, false);
@@ -144,7 +148,7 @@ static void tell(struct rec *r)
 /* The receiver waits for its bell. Do we have it by now? */
 static bool find_bell(struct rec *r, uint64_t word)
 {
-	if (r->tx.can_ring || !(word & LANE_BELLED) || meet_bell(r) < 0)
+	if (r->tx.can_ring || !(word & LANE_BELLED) || stream_bell(r) < 0)
 		return false;
 	LANE_STORE(r->tx.can_ring, true);
 	return true;
@@ -344,7 +348,7 @@ static ssize_t put(struct rec *r, int fd, struct lane_iov *from, size_t want, in
 		switch (lane_tx_look(&r->tx, step, &word, &room)) {
 		case LANE_CARRIER:
 			if (!is_barred(r, fd, word) && turn_is_near(r, word)) {
-				if (wait_spin(may_turn, r, stream_reader_cpu(r), STREAM_ROOM_NS))
+				if (ladder_spin(may_turn, r, stream_reader_cpu(r), STREAM_ROOM_NS))
 					break;
 				if (turn)
 					return PUT_TURN;
@@ -368,7 +372,7 @@ static ssize_t put(struct rec *r, int fd, struct lane_iov *from, size_t want, in
 			n = PUT_LEAVE;
 			break;
 		case LANE_HELD:
-			if (wait_spin(is_taken, r, stream_reader_cpu(r), STREAM_ROOM_NS))
+			if (ladder_spin(is_taken, r, stream_reader_cpu(r), STREAM_ROOM_NS))
 				break;
 			return stream_is_held(r) ? PUT_HELD : broken(r, fd);
 		case LANE_BROKEN: return broken(r, fd);
@@ -411,7 +415,7 @@ static ssize_t refuse(struct sender *s)
 {
 	struct rec *r = s->r;
 
-	if (wait_spin(stream_has_room, r, stream_reader_cpu(r), STREAM_ROOM_NS))
+	if (ladder_spin(stream_has_room, r, stream_reader_cpu(r), STREAM_ROOM_NS))
 		return 0;
 	/* Told that it is writable, by the kernel: then it is. Otherwise waiting in poll() comes first; not for ever,
 	 * as the program may wait where we cannot see it. */
@@ -474,7 +478,7 @@ static int nap_for_receiver(struct sender *s, bool turn)
 /* Sleep until there is something to go on with. Without the lock. 0, or -1 and errno as send() would say it. */
 static int sleep_for(struct sender *s, ssize_t reason, int fd)
 {
-	REC_LOCK_NONE();
+	ROBUST_NONE();
 	s->limit.some = s->some || s->done > 0;
 	switch (reason) {
 	case PUT_FULL: return stream_outwait_full(s->r, fd, &s->limit, &s->leave);
@@ -496,13 +500,13 @@ static void end_block(struct block *b)
 	struct rec *r = b->s->r;
 
 	if (b->fd >= 0)
-		quick_close(b->fd);
-	if (!b->s->blocked || !rec_lock_take(&r->tx_lock))
+		sys_close(b->fd);
+	if (!b->s->blocked || !robust_take(&r->tx_lock))
 		return;
 	/* Cancelled: nobody knows how much went out, so nothing may be counted any more. */
 	atomic_fetch_or(&r->flags, REC_PINNED);
 	r->tx_blocked = 0;
-	rec_lock_give(&r->tx_lock);
+	robust_give(&r->tx_lock);
 }
 
 /* Only the kernel knows whether the handler of a signal restarts send(), if the program has handlers of both kinds; and
@@ -518,18 +522,18 @@ static ssize_t block(struct sender *s, int fd, struct lane_iov *from, size_t wan
 	struct rec *r = s->r;
 	struct iovec part[STREAM_IOV];
 	struct msghdr msg = { .msg_iov = part };
-	struct block b __attribute__((cleanup(end_block))) = { s, process_copy(fd) };
+	struct block b __attribute__((cleanup(end_block))) = { s, own_copy(fd) };
 	ssize_t n;
 
 	msg.msg_iovlen = stream_cut(from, min_size(want, OVERFLOW), part);
 	s->blocked = b.fd >= 0;
-	r->tx_blocked = s->blocked ? process_tid() : 0;
-	rec_lock_give(&r->tx_lock);
-	REC_LOCK_NONE();
+	r->tx_blocked = s->blocked ? self_tid() : 0;
+	robust_give(&r->tx_lock);
+	ROBUST_NONE();
 	if (b.fd < 0)
 		return stream_outwait_carrier(fd, &s->limit);
 	n = real(sendmsg)(b.fd, &msg, s->flags);
-	if (!rec_lock_take(&r->tx_lock))
+	if (!robust_take(&r->tx_lock))
 		return -1;
 	s->blocked = false;
 	r->tx_blocked = 0;
@@ -539,7 +543,7 @@ static ssize_t block(struct sender *s, int fd, struct lane_iov *from, size_t wan
 		stream_skip(from, (size_t)n);
 		s->done += (size_t)n;
 	}
-	rec_lock_give(&r->tx_lock);
+	robust_give(&r->tx_lock);
 	return n < 0 ? -1 : 0;
 }
 
@@ -566,9 +570,9 @@ static bool goes_on(struct sender *s, ssize_t reason, int fd, struct lane_iov *f
 	if (sleeps && reason == PUT_CARRIER && must_block(s))
 		return block(s, fd, from, want) == 0;
 	if (reason == 0 && !done)
-		rec_lock_pass(&s->r->tx_lock);
+		robust_pass(&s->r->tx_lock);
 	else
-		rec_lock_give(&s->r->tx_lock);
+		robust_give(&s->r->tx_lock);
 	if (reason == 0)
 		return true;
 	return sleeps ? sleep_for(s, reason, fd) == 0 : refuse_call(s, reason);
@@ -582,7 +586,7 @@ static ssize_t step(struct sender *s, int fd, struct lane_iov *from, size_t want
 	ssize_t n;
 
 	msg.msg_iovlen = stream_cut(from, min_size(want - s->done, OVERFLOW), part);
-	n = quick_sendmsg(fd, &msg, s->flags | (s->done > 0 ? MSG_NOSIGNAL : 0));
+	n = sys_sendmsg(fd, &msg, s->flags | (s->done > 0 ? MSG_NOSIGNAL : 0));
 	if (n < 0)
 		return errno == EAGAIN ? PUT_CARRIER : -1;
 	s->done += (size_t)n;
@@ -596,7 +600,7 @@ static ssize_t step(struct sender *s, int fd, struct lane_iov *from, size_t want
 static void look_around(struct rec *r, int fd)
 {
 	stream_note_cpu(&r->tx.dir->tx_cpu);
-	if (LANE_LOAD(r->hint_pid) != process_pid())
+	if (LANE_LOAD(r->hint_pid) != self_pid())
 		stream_hint(r, fd);
 	if (r->sndbuf) {
 		uint32_t rcvbuf = atomic_load_explicit(&r->tx.dir->rcvbuf, memory_order_relaxed);
@@ -606,14 +610,14 @@ static void look_around(struct rec *r, int fd)
 	}
 	stream_look_for_end(r, fd);
 	/* A relative may have found the bell, and this process not. */
-	if (r->tx.can_ring && arena_bell(r->arena) < 0)
+	if (r->tx.can_ring && arena_bell(r->end.arena) < 0)
 		LANE_STORE(r->tx.can_ring, false);
 }
 
 /* A relative may have been killed while the kernel sent for it. */
 static bool is_left(struct rec *r)
 {
-	if (r->tx_blocked == process_tid() || kill((pid_t)r->tx_blocked, 0) == 0 || errno != ESRCH)
+	if (r->tx_blocked == self_tid() || kill((pid_t)r->tx_blocked, 0) == 0 || errno != ESRCH)
 		return false;
 	atomic_fetch_or(&r->flags, REC_PINNED); /* nobody knows how much went out */
 	r->tx_blocked = 0;
@@ -626,7 +630,7 @@ static ssize_t advance(struct sender *s, int fd, struct lane_iov *from, size_t w
 	struct rec *r = s->r;
 
 	if (sock_has_lane(r) && r->tx_blocked && !is_left(r))
-		return r->tx_blocked == process_tid() ? PUT_OWN : PUT_HELD;
+		return r->tx_blocked == self_tid() ? PUT_OWN : PUT_HELD;
 	if (sock_has_lane(r)) {
 		look_around(r, fd);
 		return fill(s, fd, from, want);

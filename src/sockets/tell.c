@@ -6,9 +6,10 @@
 #include <sys/un.h>
 #include <time.h>
 
+#include "base/own.h"
+#include "base/sys.h"
 #include "base/util.h"
 #include "sockets/process.h"
-#include "sockets/quick.h"
 #include "sockets/real.h"
 #include "sockets/sock.h"
 
@@ -59,7 +60,7 @@ static bool post(int fd, const struct tell_letter *letter, size_t size, int encl
 		msg.msg_control = &control;
 		msg.msg_controllen = sizeof(control);
 	}
-	return quick_sendmsg(fd, &msg, MSG_NOSIGNAL) == (ssize_t)size;
+	return sys_sendmsg(fd, &msg, MSG_NOSIGNAL) == (ssize_t)size;
 }
 
 /* EAGAIN: there is a listener, with too much to do. */
@@ -71,23 +72,23 @@ static bool tell(struct tell_letter *letter, size_t size, int enclosure)
 	errno = 0;
 	if (settings.sealed || !listener.size)
 		return false;
-	fd = sock_ours(real(socket)(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+	fd = own_new(real(socket)(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 	if (fd < 0)
 		return false;
 	letter->version = HOME_VERSION;
 	memcpy(letter->token, listener.token, TELL_TOKEN);
-	done = quick_connect(fd, (struct sockaddr *)&listener.address, listener.size) == 0 &&
+	done = sys_connect(fd, (struct sockaddr *)&listener.address, listener.size) == 0 &&
 	       is_trusted(fd) && post(fd, letter, size, enclosure);
-	sock_close_ours(fd);
+	own_close(fd);
 	return done;
 }
 
 static void set_ends(struct tell_letter *letter, const struct rec *r)
 {
-	memcpy(letter->ends, &r->self.sin6_addr, 16);
-	memcpy(letter->ends + 16, &r->self.sin6_port, 2);
-	memcpy(letter->ends + 18, &r->peer.sin6_addr, 16);
-	memcpy(letter->ends + 34, &r->peer.sin6_port, 2);
+	memcpy(letter->ends, &r->end.self.sin6_addr, 16);
+	memcpy(letter->ends + 16, &r->end.self.sin6_port, 2);
+	memcpy(letter->ends + 18, &r->end.peer.sin6_addr, 16);
+	memcpy(letter->ends + 34, &r->end.peer.sin6_port, 2);
 	letter->why = r->why;
 }
 

@@ -180,8 +180,8 @@ void why_line(char out[WHY_LINE], const struct rec *r, const char *program, int 
 
 	if (r->flags & REC_NAMED)
 		snprintf(ends, sizeof(ends), "%s port %u to %s port %u",
-			 say_address(from, &r->self), ntohs(r->self.sin6_port),
-			 say_address(to, &r->peer), ntohs(r->peer.sin6_port));
+			 say_address(from, &r->end.self), ntohs(r->end.self.sin6_port),
+			 say_address(to, &r->end.peer), ntohs(r->end.peer.sin6_port));
 	else
 		strcpy(ends, "a connection that ended early");
 	snprintf(out, WHY_LINE, "%s[%d]: %s " WHY_BEFORE, program, pid, ends);

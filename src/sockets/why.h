@@ -61,7 +61,7 @@ void why_line(char out[WHY_LINE], const struct rec *r, const char *program, int 
 static inline bool why_counts(const struct rec *r)
 {
 	return r->state >= REC_YOUNG && r->state <= REC_PLAIN && !(r->flags & REC_LISTEN) &&
-	       !(r->state == REC_PLAIN && r->role == ROLE_UNKNOWN && !(r->flags & REC_NAMED));
+	       !(r->state == REC_PLAIN && r->end.role == MEET_UNKNOWN && !(r->flags & REC_NAMED));
 }
 /* The sentence with what it is about. */
 void why_text(char *out, size_t size, uint32_t why, const struct why_place *place);

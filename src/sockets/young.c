@@ -12,11 +12,14 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/robust.h"
 #include "base/util.h"
-#include "sockets/arena.h"
-#include "sockets/bell.h"
+#include "channel/arena.h"
+#include "channel/bell.h"
+#include "channel/diag.h"
+#include "channel/ladder.h"
+#include "channel/meet.h"
 #include "sockets/epoll.h"
-#include "sockets/meet.h"
 #include "sockets/ops_lane.h"
 #include "sockets/order.h"
 #include "sockets/process.h"
@@ -63,7 +66,7 @@ static bool kernel_positions(int fd, uint32_t role, uint64_t *sent, uint64_t *re
 		if (out1 != out2 || in1 != in2)
 			continue; /* something moved between */
 		/* The SYN of the end that connected was acknowledged like an octet. */
-		*sent = info.tcpi_bytes_acked + (uint64_t)out1 - (role == ROLE_ACTIVE ? 1 : 0);
+		*sent = info.tcpi_bytes_acked + (uint64_t)out1 - (role == MEET_ACTIVE ? 1 : 0);
 		*received = info.tcpi_bytes_received - (uint64_t)in1;
 		return true;
 	}
@@ -82,28 +85,29 @@ static bool change(struct rec *r, uint32_t from, uint32_t to)
 
 static void set_up(struct rec *r, int fd, uint64_t sent, uint64_t received)
 {
-	struct arena_shared *m = arena_memory(r->arena);
-	struct lane_shared *l = &m->lane[r->lane];
+	struct arena_shared *m = arena_memory(r->end.arena);
+	struct lane_shared *l = &m->lane[r->end.lane];
 
 	atomic_store(&order_matters, true);
-	r->order_peer = order_peer(arena_peer(r->arena));
+	r->order_peer = order_peer(arena_peer(r->end.arena));
 	r->lane_pid = getpid();
-	atomic_store(&l->pid[r->side], r->lane_pid);
-	atomic_store(&l->fd[r->side], fd);
+	atomic_store(&l->pid[r->end.side], r->lane_pid);
+	atomic_store(&l->fd[r->end.side], fd);
 	LANE_STORE(r->hint_pid, r->lane_pid);
-	lane_tx_init(&r->tx, &l->dir[r->side], arena_ring(r->arena, r->lane, r->side), sent);
-	lane_rx_init(&r->rx, &l->dir[1 - r->side], arena_ring(r->arena, r->lane, 1 - r->side),
-		     received);
-	if (r->side == 0)
+	lane_tx_init(&r->tx, &l->dir[r->end.side],
+		     arena_ring(r->end.arena, r->end.lane, r->end.side), sent);
+	lane_rx_init(&r->rx, &l->dir[1 - r->end.side],
+		     arena_ring(r->end.arena, r->end.lane, 1 - r->end.side), received);
+	if (r->end.side == 0)
 		atomic_fetch_or(&r->flags, REC_UNANSWERED);
-	r->spin = settings.spin_ns;
-	r->rx_stir = &m->stir[r->side].lane[r->lane];
-	r->tx_stir = &m->stir[1 - r->side].lane[r->lane];
-	r->rx_rung = &m->rung[r->side];
-	r->tx_rung = &m->rung[1 - r->side];
-	r->tx_holds = &m->holds[1 - r->side];
+	r->spin = ladder_profile.spin_ns;
+	r->rx_stir = &m->stir[r->end.side].lane[r->end.lane];
+	r->tx_stir = &m->stir[1 - r->end.side].lane[r->end.lane];
+	r->rx_rung = &m->rung[r->end.side];
+	r->tx_rung = &m->rung[1 - r->end.side];
+	r->tx_holds = &m->holds[1 - r->end.side];
 	r->bell_pid = bell_own() >= 0 ? getpid() : 0;
-	r->bell_asked = 0;
+	r->end.bell_asks = 0;
 	r->nap = 0;
 	r->tx_before = BYTES_ENOUGH;
 	r->absent = 0;
@@ -163,13 +167,13 @@ static bool attach(struct rec *r, int fd)
 	uint64_t sent, received;
 	bool ok = false, ended = sock_flag(r, REC_SHUT_WR | REC_SHUT_RD);
 
-	if (atomic_load(&r->procs) > 1 || !rec_lock_take(&r->rx_lock))
+	if (atomic_load(&r->procs) > 1 || !robust_take(&r->rx_lock))
 		return false;
 	/* Said and then looked; counted and then looked, in stream_enter(): one sees the other's. */
 	if (!change(r, REC_AGREED, REC_ATTACH))
 		goto out;
 	if (!ended && !is_used_elsewhere(r) &&
-	    kernel_positions(fd, r->role, &sent, &received, &ended)) {
+	    kernel_positions(fd, r->end.role, &sent, &received, &ended)) {
 		set_up(r, fd, sent, received);
 		prepare_carrier(r, fd);
 		/* Other threads may use the lane from here on. */
@@ -186,7 +190,7 @@ static bool attach(struct rec *r, int fd)
 	if (!ok)
 		change(r, REC_ATTACH, ended ? REC_PLAIN : REC_AGREED);
 out:
-	rec_lock_give(&r->rx_lock);
+	robust_give(&r->rx_lock);
 	return ok;
 }
 
@@ -211,9 +215,9 @@ static bool rules_deny(struct rec *r)
 
 	if (settings.user_rules)
 		q.uid = geteuid();
-	q.role = r->role == ROLE_PASSIVE ? POLICY_LISTEN : POLICY_CONNECT;
-	to_policy(&q.local, &r->self);
-	to_policy(&q.remote, &r->peer);
+	q.role = r->end.role == MEET_PASSIVE ? POLICY_LISTEN : POLICY_CONNECT;
+	to_policy(&q.local, &r->end.self);
+	to_policy(&q.remote, &r->end.peer);
 	answer = policy_ask(&settings.policy, &q);
 	if (!settings.bad_rules && answer.offload)
 		return false;
@@ -259,8 +263,8 @@ static uint64_t next_look(const struct rec *r)
 /* Ask the switch who carries this connection. With the lock of sending. True: it has a lane now. */
 static bool decide(struct rec *r, int fd)
 {
-	struct ops_route route = { .remote = (const struct sockaddr *)&r->peer,
-				   .length = sizeof(r->peer) };
+	struct ops_route route = { .remote = (const struct sockaddr *)&r->end.peer,
+				   .length = sizeof(r->end.peer) };
 	uint32_t from = atomic_load(&r->state);
 	int bound;
 
@@ -308,17 +312,17 @@ static bool is_old_enough(const struct rec *r)
 /* One thread at a time sees to it, with the lock of sending, so that the number stays what it is. False: not now. */
 static bool begin_growing(struct rec *r, int fd)
 {
-	if (settings.sealed || !rec_lock_try(&r->tx_lock))
+	if (settings.sealed || !robust_try(&r->tx_lock))
 		return false; /* every system call could be the last; or another thread is at it */
 	if (sock_at(fd) == r)
 		return true;
-	rec_lock_give(&r->tx_lock);
+	robust_give(&r->tx_lock);
 	return false;
 }
 
 static void end_growing(struct rec *r, bool lane)
 {
-	rec_lock_give(&r->tx_lock);
+	robust_give(&r->tx_lock);
 	if (lane)
 		epoll_lane_appeared(r);
 }
@@ -356,6 +360,17 @@ static void pause_for_peer(void)
 		real(syscall)(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &nap, NULL);
 }
 
+/* How much the other end has in its queue; false: nobody knows. */
+static bool peer_unread(const struct rec *r, size_t *n)
+{
+	struct diag end;
+
+	if (!diag_peer(&r->end.self, &r->end.peer, &end))
+		return false;
+	*n = end.unread;
+	return true;
+}
+
 /* Is our offer taken? True: nothing to wait for any more. */
 static bool is_settled(struct rec *r, int fd)
 {
@@ -366,7 +381,7 @@ static bool is_settled(struct rec *r, int fd)
 		return true;
 	if (atomic_load(&r->state) == REC_POSTED)
 		lane = decide(r, fd);
-	wait = atomic_load(&r->state) == REC_POSTED && meet_peer_unread(r, &unread) &&
+	wait = atomic_load(&r->state) == REC_POSTED && peer_unread(r, &unread) &&
 	       unread >= PACE_UNREAD;
 	end_growing(r, lane);
 	return !wait;
@@ -413,9 +428,9 @@ static bool count_turn(struct rec *r, uint32_t direction)
 /* Another thread steps onto the lane. False: this very thread, in which a signal handler came between. */
 static bool outwait_attach(struct rec *r)
 {
-	if (!rec_lock_take(&r->tx_lock))
+	if (!robust_take(&r->tx_lock))
 		return false;
-	rec_lock_give(&r->tx_lock);
+	robust_give(&r->tx_lock);
 	return true;
 }
 

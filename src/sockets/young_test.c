@@ -4,6 +4,7 @@
 #include <netinet/tcp.h>
 
 #include "base/util.h"
+#include "channel/mailbox.h"
 #include "sockets/stream_test.h"
 #include "sockets/why.h"
 
@@ -33,7 +34,7 @@ static void octets_stay_on_tcp_when_hello_is_refused(void **st)
 	take(near, near_fd, 2, 10);
 	assert_int_equal(atomic_load(&near->state), REC_PLAIN);
 	assert_int_equal(near->why, WHY_HELLO);
-	assert_null(near->arena);
+	assert_null(near->end.arena);
 	assert_int_equal(atomic_load(&shared()->done[1]), 1);
 	exchange(100);
 	assert_int_equal(through_lane(), 0);
@@ -118,7 +119,7 @@ static void switch_loses_the_lane_when_it_never_will_be(void **st)
 	assert_int_equal(atomic_load(&near->state), REC_PLAIN);
 	assert_int_equal(near->why, WHY_SHUT);
 	/* What another says of itself does not matter. */
-	far->peer.sin6_addr.s6_addr[12] = 10;
+	far->end.peer.sin6_addr.s6_addr[12] = 10;
 	take(far, far_fd, 1, 10);
 	assert_int_equal(far->ops.bound, OPS_NATIVE);
 	assert_int_equal(far->why, WHY_REMOTE);
@@ -173,7 +174,7 @@ static void octets_stay_on_tcp_when_the_lane_is_unregistered(void **st)
 	take(far, far_fd, 3, 100);
 	assert_int_equal(through_lane(), 100);
 	end(st);
-	assert_int_equal(process_kept(OUR_MAILBOX), -1); /* stopped */
+	assert_false(mailbox_is_open()); /* stopped */
 	begin(st);
 	assert_int_equal(near->ops.bound, OPS_NATIVE);
 	exchange(100);

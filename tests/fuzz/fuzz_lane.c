@@ -18,8 +18,8 @@
 
 #include <stdbool.h>
 
+#include "channel/lane.h"
 #include "sockets/hello.h"
-#include "sockets/lane.h"
 #include "wire/sdp.h"
 
 static struct lane_dir dir[2];

@@ -16,7 +16,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
-#include "sockets/lane.h"
+#include "channel/lane.h"
 
 /* What both ends see. */
 struct area {

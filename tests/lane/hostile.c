@@ -18,7 +18,7 @@
 #include "base/util.h"
 #include "lane/attacker.h"
 #include "lane/course.h"
-#include "sockets/arena.h"
+#include "channel/arena.h"
 
 #define PAGE  4096u
 #define TRIES 10000 /* as stream_priv.h */

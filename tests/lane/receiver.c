@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "base/util.h"
+#include "channel/nap.h"
 #include "lane/course.h"
 
 enum {

@@ -19,7 +19,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "sockets/arena.h"
+#include "channel/arena.h"
 #include "sockets/stage.h"
 
 enum situation {

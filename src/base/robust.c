@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: MIT */
+#include "base/robust.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/self.h"
+#include "base/sys.h"
+#include "base/util.h"
+
+#define SLEEPS 0x80000000u
+/* So long a woken thread may take to run. */
+#define PASS_NS 200000
+
+#ifdef FLUE_LOCK_CHECK
+_Thread_local int robust_locks_held THREAD_LOCAL_FAST;
+
+static void note(int change)
+{
+	robust_locks_held += change;
+}
+
+void robust_forked(void)
+{
+	robust_locks_held = 0;
+}
+
+void robust_none(const char *where)
+{
+	if (robust_locks_held <= 0)
+		return;
+	fprintf(stderr, "flue: %s sleeps with a lock held\n", where);
+	abort();
+}
+#else
+static void note(int change)
+{
+	(void)change;
+}
+
+void robust_forked(void)
+{
+}
+#endif
+
+/* Whoever held it may have been killed, in a relative of this process. */
+static void lock_steal(struct robust_lock *l, uint32_t seen)
+{
+	if ((seen & ~SLEEPS) != 0 && kill((pid_t)(seen & ~SLEEPS), 0) != 0 && errno == ESRCH)
+		atomic_compare_exchange_strong(&l->word, &seen, 0);
+}
+
+static bool lock_slow(struct robust_lock *l, uint32_t me)
+{
+	const struct timespec limit = { .tv_nsec = 50 * 1000 * 1000 };
+	int saved = errno;
+
+	for (;;) {
+		uint32_t seen = atomic_load(&l->word);
+
+		if ((seen & ~SLEEPS) == me)
+			return false;
+		/* Having slept once, take it as one that others may sleep for. */
+		if (seen == 0) {
+			if (atomic_compare_exchange_strong(&l->word, &seen, me | SLEEPS))
+				break;
+			continue;
+		}
+		if (!(seen & SLEEPS) &&
+		    !atomic_compare_exchange_strong(&l->word, &seen, seen | SLEEPS))
+			continue;
+		if (sys_call(SYS_futex, &l->word, FUTEX_WAIT, seen | SLEEPS, &limit, NULL, 0) !=
+			    0 &&
+		    errno == ETIMEDOUT)
+			lock_steal(l, atomic_load(&l->word));
+	}
+	errno = saved;
+	return true;
+}
+
+bool robust_try(struct robust_lock *l)
+{
+	uint32_t none = 0;
+
+	if (!atomic_compare_exchange_strong_explicit(&l->word, &none, self_tid(),
+						     memory_order_seq_cst, memory_order_relaxed))
+		return false;
+	note(1);
+	return true;
+}
+
+bool robust_take(struct robust_lock *l)
+{
+	uint32_t none = 0;
+	uint32_t me = self_tid();
+
+	if (!atomic_compare_exchange_strong_explicit(&l->word, &none, me, memory_order_seq_cst,
+						     memory_order_relaxed) &&
+	    !lock_slow(l, me))
+		return false;
+	note(1);
+	return true;
+}
+
+void robust_give(struct robust_lock *l)
+{
+	note(-1);
+	if (atomic_exchange_explicit(&l->word, 0, memory_order_release) & SLEEPS) {
+		int saved = errno;
+
+		sys_call(SYS_futex, &l->word, FUTEX_WAKE, 1, NULL, NULL, 0);
+		errno = saved;
+	}
+}
+
+/* Others would find it taken again before they have woken up. */
+void robust_pass(struct robust_lock *l)
+{
+	uint64_t end;
+
+	if (!(atomic_load_explicit(&l->word, memory_order_relaxed) & SLEEPS)) {
+		robust_give(l);
+		return;
+	}
+	robust_give(l);
+	end = clock_now() + PASS_NS;
+	while (atomic_load_explicit(&l->word, memory_order_relaxed) == 0 && clock_now() < end)
+		sched_yield();
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Robust locks, also in memory that relatives by fork() share: for a few instructions and system calls that do not wait.
+ * They know their owner: a signal handler that comes between finds out that its own thread has the lock, and what
+ * a process held that was killed can be taken over. Nobody sleeps with one; debug builds check that.
+ */
+#ifndef FLUE_BASE_ROBUST_H
+#define FLUE_BASE_ROBUST_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Owner's thread id, or 0; bit 31: somebody sleeps for it. */
+struct robust_lock {
+	_Atomic uint32_t word;
+};
+
+/* False: this thread has it already (a signal handler came between). */
+bool robust_take(struct robust_lock *l);
+/* False: somebody has it. */
+bool robust_try(struct robust_lock *l);
+void robust_give(struct robust_lock *l);
+/* Give it back, and let somebody who waits for it have it before it is taken again. */
+void robust_pass(struct robust_lock *l);
+
+static inline bool robust_is_taken(struct robust_lock *l)
+{
+	return atomic_load(&l->word) != 0;
+}
+
+/* Somebody waits for it. */
+static inline bool robust_is_wanted(struct robust_lock *l)
+{
+	return atomic_load_explicit(&l->word, memory_order_relaxed) >> 31;
+}
+
+/* About to sleep, or to call something that does: no lock of ours may be held. */
+#ifdef FLUE_LOCK_CHECK
+void robust_none(const char *where);
+#define ROBUST_NONE() robust_none(__func__)
+#else
+#define ROBUST_NONE() ((void)0)
+#endif
+/* In the child of a fork: those that were taken for it are set free one by one. */
+void robust_forked(void);
+
+#endif
