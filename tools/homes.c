@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "peers.h"
-#include "sockets/why.h"
+#include "sockets/record/why.h"
 #include "util.h"
 
 #define LINK_TEXT "/memfd:" HOME_NAME

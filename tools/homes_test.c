@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "homes.h"
-#include "sockets/home.h"
+#include "sockets/record/home.h"
 #include "sockets_view.h"
 
 #define RECORDS   200u

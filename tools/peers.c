@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "sockets/why.h"
+#include "sockets/record/why.h"
 
 /* A socket whose program is to be found. */
 struct wanted {

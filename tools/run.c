@@ -12,7 +12,7 @@
 
 #include "cmd.h"
 #include "guard.h"
-#include "sockets/policy.h"
+#include "sockets/switch/policy.h"
 #include "target.h"
 #include "util.h"
 

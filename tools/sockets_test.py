@@ -140,7 +140,7 @@ def help_and_manual_know_them():
         page = flue(name, "--help").stdout
         assert "Usage: flue " + name in page and "Examples:" in page, page
     top = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-    with open(os.path.join(top, "src/sockets/why.def"), encoding="utf-8") as file:
+    with open(os.path.join(top, "src/sockets/record/why.def"), encoding="utf-8") as file:
         words = re.findall(r'^WHY\(\w+, "([^"]+)"', file.read(), re.M)
     with open(os.path.join(top, "docs/man/flue-sockets.1.scd"), encoding="utf-8") as file:
         page = file.read()

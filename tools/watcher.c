@@ -17,8 +17,8 @@
 #include <uthash.h>
 
 #include "homes.h"
-#include "sockets/tell.h"
-#include "sockets/totals.h"
+#include "sockets/record/tell.h"
+#include "sockets/record/totals.h"
 #include "util.h"
 
 #define BACKLOG     4096

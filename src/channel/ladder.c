@@ -9,13 +9,8 @@
 #include "base/robust.h"
 #include "base/util.h"
 #include "channel/ladder.h"
+#include "channel/times.h"
 
-#define SPIN_LEAST     1000 /* below this a spin is not tried */
-#define SPIN_ALONE     4000 /* so long before it is asked whether others want the processor; */
-#define YIELD_ALONE    2000 /* if none does it takes no longer */
-#define YIELD_SLOW     100000
-#define YIELD_BAN      (10 * NSEC_PER_MSEC)
-#define YIELD_BAN_MOST NSEC_PER_SEC
 /* A socket whose spins never paid tries again after this many sleeps. */
 #define SPIN_AGAIN 64
 

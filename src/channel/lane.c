@@ -212,6 +212,16 @@ bool lane_tx_publish(struct lane_tx *tx, uint64_t word, size_t n, bool bell)
 	return true;
 }
 
+void lane_tx_end(struct lane_tx *tx)
+{
+	atomic_fetch_or(&tx->dir->word, LANE_FIN);
+}
+
+void lane_tx_keep(struct lane_tx *tx)
+{
+	atomic_fetch_and(&tx->dir->word, ~LANE_RECALL);
+}
+
 bool lane_tx_rouse(struct lane_tx *tx)
 {
 	return (load_word(tx->dir) & LANE_NAPPING) &&
@@ -403,6 +413,11 @@ uint32_t lane_rx_must_wake(struct lane_rx *rx)
 static bool rx_is_last(const struct lane_rx *rx, uint64_t w)
 {
 	return lane_word_turns(w) == (lane_rx_in_ring(rx) ? rx->turns : (uint16_t)(rx->turns + 1));
+}
+
+uint64_t lane_rx_forsake(struct lane_rx *rx)
+{
+	return atomic_fetch_or(&rx->dir->word, LANE_GONE);
 }
 
 void lane_rx_recall(struct lane_rx *rx)

@@ -177,6 +177,10 @@ static inline bool lane_tx_carrier_is_empty(const struct lane_tx *tx)
 	       (uint16_t)atomic_load_explicit(&tx->dir->seen, memory_order_acquire) == tx->turns;
 }
 
+/* The sender will send nothing more: a hint, the end itself comes on the carrier. */
+void lane_tx_end(struct lane_tx *tx);
+/* The receiver wants octets back that cannot be sent again: it must read them from the ring. */
+void lane_tx_keep(struct lane_tx *tx);
 /* Something else happened that a napping receiver should see. True: wake it. */
 bool lane_tx_rouse(struct lane_tx *tx);
 /* From here on the carrier. False: look again. */
@@ -220,6 +224,8 @@ uint32_t lane_rx_limit(const struct lane_rx *rx);
 /* Forbid turns while octets are taken off an open carrier; false: look again. */
 bool lane_rx_enter(struct lane_rx *rx, uint64_t word);
 void lane_rx_exit(struct lane_rx *rx);
+/* Nothing more is wanted by way of the ring. The word as it was. */
+uint64_t lane_rx_forsake(struct lane_rx *rx);
 /* Take nothing from the ring any more, and want what is in it back; nothing may be taken from it while that is asked for.
  * lane_rx_recall_no_more(): what is there is read from there. */
 void lane_rx_recall(struct lane_rx *rx);

@@ -12,25 +12,23 @@
 #include "channel/ladder.h"
 #include "channel/lane.h"
 #include "channel/nap.h"
+#include "channel/times.h"
 
 /* After a nap in vain so many waits do without, then twice as many. */
 #define SKIP_MOST 64
-/* Handlers are looked at again after this. */
-#define HANDLERS_NS (10 * NSEC_PER_MSEC)
-
 #ifndef SYS_futex_waitv
 #define SYS_futex_waitv 449
 #endif
 
 /* The kernel's struct futex_waitv, which older headers lack. */
-struct waiter {
+struct futex_word {
 	uint64_t val;
 	uint64_t uaddr;
 	uint32_t flags;
 	uint32_t reserved;
 };
 
-#define WAITER_U32 2 /* FUTEX_32 */
+#define FUTEX_WORD_U32 2 /* FUTEX_32 */
 
 /* What kinds of handlers there are. */
 #define SOME_END     1u
@@ -45,7 +43,7 @@ static uint32_t handlers(bool afresh)
 	int saved = errno;
 	struct sigaction a;
 
-	if (!afresh && now - atomic_load_explicit(&looked, memory_order_relaxed) < HANDLERS_NS)
+	if (!afresh && now - atomic_load_explicit(&looked, memory_order_relaxed) < NAP_HANDLERS)
 		return atomic_load_explicit(&known, memory_order_relaxed);
 	for (int i = 1; i < NSIG; i++) {
 		if (sigaction(i, NULL, &a) != 0 || a.sa_handler == SIG_DFL ||
@@ -141,7 +139,7 @@ static int nap_on_one(struct lane_rx *rx, int64_t ns)
 }
 
 /* It has an absolute end, so it can be restarted. */
-static long wait_for_any(struct waiter *waiter, size_t count, int64_t ns)
+static long wait_for_any(struct futex_word *waiter, size_t count, int64_t ns)
 {
 	uint64_t at = clock_now() + (uint64_t)ns;
 	struct timespec end = { (time_t)(at / NSEC_PER_SEC), (long)(at % NSEC_PER_SEC) };
@@ -151,7 +149,7 @@ static long wait_for_any(struct waiter *waiter, size_t count, int64_t ns)
 
 int nap_as_read(_Atomic uint32_t *word, uint32_t value, int64_t ns)
 {
-	struct waiter one = { .val = value, .uaddr = (uintptr_t)word, .flags = WAITER_U32 };
+	struct futex_word one = { .val = value, .uaddr = (uintptr_t)word, .flags = FUTEX_WORD_U32 };
 	int saved = errno;
 	long result = wait_for_any(&one, 1, ns);
 
@@ -165,7 +163,7 @@ int nap_as_read(_Atomic uint32_t *word, uint32_t value, int64_t ns)
 
 int nap_on(struct lane_rx *const *lane, size_t count, int64_t ns)
 {
-	struct waiter waiter[NAP_LANES];
+	struct futex_word waiter[NAP_LANES];
 	int saved = errno;
 
 	if (count == 1)
@@ -175,9 +173,9 @@ int nap_on(struct lane_rx *const *lane, size_t count, int64_t ns)
 
 		if (!lane_rx_nap(lane[i], &value))
 			return 1; /* the others may stay marked: that costs their peers one call */
-		waiter[i] = (struct waiter) { .val = value,
-					      .uaddr = (uintptr_t)lane_nap_word(lane[i]->dir),
-					      .flags = WAITER_U32 };
+		waiter[i] = (struct futex_word) { .val = value,
+						  .uaddr = (uintptr_t)lane_nap_word(lane[i]->dir),
+						  .flags = FUTEX_WORD_U32 };
 	}
 	return outcome(wait_for_any(waiter, count, ns), saved);
 }

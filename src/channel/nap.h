@@ -14,8 +14,6 @@
 
 #include "channel/lane.h"
 
-/* The longest nap: more than a tick of the kernel, or a timer would have to be set for each. */
-#define NAP_NS 20000000
 /* So many lanes can be napped on at a time. */
 #define NAP_LANES 32
 

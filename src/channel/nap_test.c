@@ -19,6 +19,7 @@
 #include "base/util.h"
 #include "channel/ladder.h"
 #include "channel/nap.h"
+#include "channel/times.h"
 
 /* What must not happen takes this long. */
 #define LONG_NS  900000000

@@ -19,7 +19,7 @@
 #include <stdbool.h>
 
 #include "channel/lane.h"
-#include "sockets/hello.h"
+#include "sockets/stream/hello.h"
 #include "wire/sdp.h"
 
 static struct lane_dir dir[2];

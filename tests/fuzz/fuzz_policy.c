@@ -15,7 +15,7 @@
 #include <fnmatch.h>
 #include <stdbool.h>
 
-#include "sockets/policy.h"
+#include "sockets/switch/policy.h"
 
 static struct policy policy;
 static struct policy_error error;

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "sockets/oti_local.h"
+#include "sockets/ot/oti_local.h"
 #include "sockets/sdp/sdp_conn.h"
 
 #define TOTAL (1u << 20)

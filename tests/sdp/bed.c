@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "sockets/oti_local.h"
-#include "sockets/oti_rnic.h"
+#include "sockets/ot/oti_local.h"
+#include "sockets/ot/oti_rnic.h"
 
 struct bed bed;
 

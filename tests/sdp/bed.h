@@ -18,7 +18,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "sockets/oti.h"
+#include "sockets/ot/oti.h"
 #include "sockets/sdp/sdp_conn.h"
 
 #define BED_PATIENCE_MS 100000 /* for hangs; everything here takes milliseconds, or a few seconds */

@@ -18,8 +18,8 @@
 #include <unistd.h>
 
 #include "base/util.h"
-#include "sockets/oti_local.h"
-#include "sockets/oti_local_priv.h"
+#include "sockets/ot/oti_local.h"
+#include "sockets/ot/oti_local_priv.h"
 
 #define ALARM_S 300
 

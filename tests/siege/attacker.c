@@ -21,7 +21,7 @@
 #include "base/util.h"
 #include "siege/attacker.h"
 #include "siege/siege.h"
-#include "sockets/real.h"
+#include "sockets/record/real.h"
 
 #define LANES_MOST 16
 #define TURNS      40

@@ -14,7 +14,7 @@
 #include "base/util.h"
 #include "siege/attacker.h"
 #include "siege/siege.h"
-#include "sockets/real.h"
+#include "sockets/record/real.h"
 
 /* --- turns that are not there, or lie */
 

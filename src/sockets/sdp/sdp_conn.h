@@ -21,7 +21,7 @@
 #include <sys/types.h>
 
 #include "base/lock.h"
-#include "sockets/oti.h"
+#include "sockets/ot/oti.h"
 #include "wire/sdp.h"
 #include "wire/sdp_credit.h"
 #include "wire/sdp_fsm.h"

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * All times of waiting, in one place: how long a wait spins, naps, sleeps before it looks around, and how long a peer is
+ * waited for. Nanoseconds unless they say otherwise. Measured figures are of docs/performance.md's machine (two
+ * processors): an octet on the carrier wakes a sleeper in 9 us, a futex call in 5, a spin finds it in 0.3.
+ *
+ * What a user can choose is the profile (flue-run(1)).
+ */
+#ifndef FLUE_CHANNEL_TIMES_H
+#define FLUE_CHANNEL_TIMES_H
+
+#include "base/clock.h"
+
+/* --- profiles: the longest spin, the most yields. 50 us is ten times a wake-up: a request that is answered within it is
+ * found without a sleep, and one that is not has cost half a percent of a processor at 100 requests a second. */
+#define TIMES_PROFILES(X)        \
+	X("balanced", 50000, 8)  \
+	X("latency", 200000, 32) \
+	X("cpu", 0, 2)
+
+/* --- the ladder: look, spin, yield */
+#define SPIN_LEAST \
+	1000 /* below this a spin is not tried: two looks at the clock take a tenth of it */
+#define SPIN_ALONE  4000   /* so long before it is asked whether others want the processor; ... */
+#define YIELD_ALONE 2000   /* ... if none does a yield takes no longer */
+#define YIELD_SLOW  100000 /* a yield that took this long gave a slice to a third party ... */
+#define YIELD_BAN \
+	(10 * NSEC_PER_MSEC) /* ... and is not tried again for so long, then twice as long, ... */
+#define YIELD_BAN_MOST NSEC_PER_SEC /* ... up to this */
+/* A call that must not block may still look so long whether the receiver makes room, or lets us into the ring: a copy of
+ * 32 KiB by the other end takes 5 us. */
+#define SPIN_ROOM 20000
+
+/* --- naps: on the lane's own word, where only the peer's library wakes */
+/* The longest: more than a tick of the kernel, or a timer would have to be set for each. Who was killed, or cancelled,
+ * is noticed this late. */
+#define NAP_NS (20 * (int64_t)NSEC_PER_MSEC)
+/* Signal handlers of the program are looked at again after this. */
+#define NAP_HANDLERS (10 * NSEC_PER_MSEC)
+
+/* --- sleeps in the kernel */
+/* With octets of ours unread, no longer: the peer may ask for them again, and only we can send them. */
+#define SLEEP_UNREAD (20 * (int64_t)NSEC_PER_MSEC)
+/* With a writer that waits for its bell: the reader may never read. */
+#define SLEEP_HELD (50 * (int64_t)NSEC_PER_MSEC)
+/* While lanes keep a waiter busy the kernel is asked at least this often, for what nobody could tell us of: a hundredth
+ * of the calls then, where asking each time costs a third of the speed. */
+#define LOOK_KERNEL 100000
+
+/* --- room in the ring */
+/* A sleep for room looks around this often. */
+#define ROOM_SLICE (10 * NSEC_PER_MSEC)
+/* A reader that takes nothing for so long may be waiting for the writer, who then gets the carrier: TCP has room for
+ * more than a ring ... */
+#define ROOM_PATIENCE (2 * NSEC_PER_SEC)
+/* ... the more so if it has no room itself. */
+#define ROOM_DEADLOCK (200 * NSEC_PER_MSEC)
+/* A sleep in poll() that the reader's making room ends; it delays all else that the program polls for. */
+#define ROOM_NAP NSEC_PER_MSEC
+/* Behind that it looks around this often, the less often the longer it has waited. */
+#define ROOM_GLANCE_LEAST (50 * 1000)
+#define ROOM_GLANCE_MOST  (20 * NSEC_PER_MSEC)
+
+/* --- the peer */
+/* A sender that never receives asks the kernel this often whether it is still there. */
+#define PEER_LOOK NSEC_PER_MSEC
+/* How long a sender that may block waits, in naps, for a receiver because of whom it cannot turn into the ring. */
+#define TURN_WAIT (20 * NSEC_PER_MSEC)
+#define TURN_NAP  20000
+/* A receiver takes octets back in a few system calls. After this it has been killed over it, or means no good. */
+#define TAKING_NS NSEC_PER_SEC
+/* How long a step down before another program goes on with the socket waits for the peer to send unread octets again: a
+ * peer that sleeps in a call of ours looks every SLEEP_UNREAD. */
+#define RECALL_NS  (200 * NSEC_PER_MSEC)
+#define RECALL_NAP (500 * 1000)
+/* How long our own leaving waits for a peer that takes octets back just now: a matter of microseconds. */
+#define LEAVE_NS  (10 * NSEC_PER_MSEC)
+#define LEAVE_NAP 20000
+/* One that sends much at once waits so long in all for the peer to take the offer of a lane, and the process no more than
+ * this for peers that do not come. Each that comes pays for two. */
+#define PACE_NS   (500 * 1000)
+#define PACE_VAIN (8 * PACE_NS)
+#define PACE_NAP  10000
+
+/* --- memory: what comes back must be faulted in again, so not more often than this */
+#define TRIM_NS NSEC_PER_SEC
+
+#endif

@@ -1,0 +1,4 @@
+/* SPDX-License-Identifier: MIT */
+#include "sockets/record/settings.h"
+
+struct settings settings;

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: MIT */
+/* The process at the other end: is it there, where does it run, what does it know of us. */
+#include <linux/futex.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/self.h"
+#include "base/sys.h"
+#include "channel/arena.h"
+#include "channel/ladder.h"
+#include "channel/meet.h"
+#include "channel/times.h"
+#include "sockets/record/process.h"
+#include "sockets/record/real.h"
+#include "sockets/record/sock.h"
+#include "sockets/stream/stream.h"
+#include "sockets/stream/stream_priv.h"
+
+void stream_reset_on_close(int fd)
+{
+	struct linger l = { .l_onoff = 1, .l_linger = 0 };
+
+	real(setsockopt)(fd, SOL_SOCKET, SO_LINGER, &l, sizeof(l));
+}
+
+void stream_break(struct rec *r, int fd)
+{
+	atomic_store_explicit(&r->why, WHY_BROKEN, memory_order_relaxed);
+	atomic_store_explicit(&r->state, REC_PLAIN, memory_order_release);
+	lane_rx_forsake(&r->rx);
+	stream_reset_on_close(fd);
+	real(shutdown)(fd, SHUT_RDWR);
+}
+
+void stream_look_for_end(struct rec *r, int fd)
+{
+	uint64_t now = clock_coarse();
+	struct pollfd p = { .fd = fd, .events = POLLRDHUP };
+
+	if (now - LANE_LOAD(r->looked_at) < PEER_LOOK)
+		return;
+	LANE_STORE(r->looked_at, now);
+	if (sys_poll(&p, 1) <= 0)
+		return;
+	if ((p.revents & (POLLERR | POLLHUP)) || !(atomic_load(&r->rx.dir->word) & LANE_FIN))
+		atomic_fetch_or(&r->flags, REC_PEERGONE);
+}
+
+void stream_peer_ended(struct rec *r, int fd)
+{
+	LANE_STORE(r->looked_at, 0);
+	stream_look_for_end(r, fd);
+}
+
+uint32_t stream_peer_cpu(const struct rec *r)
+{
+	return atomic_load_explicit(&r->rx.dir->tx_cpu, memory_order_relaxed);
+}
+
+uint32_t stream_reader_cpu(const struct rec *r)
+{
+	return atomic_load_explicit(&r->tx.dir->rx_cpu, memory_order_relaxed);
+}
+
+bool stream_is_known_as(struct rec *r, int fd)
+{
+	struct lane_shared *l;
+
+	if (!sock_has_lane(r))
+		return false;
+	l = &arena_memory(r->end.arena)->lane[r->end.lane];
+	return atomic_load(&l->pid[r->end.side]) == getpid() &&
+	       atomic_load(&l->fd[r->end.side]) == fd;
+}
+
+int stream_bell(struct rec *r)
+{
+	return process_is_self() ? meet_bell(&r->end) : arena_bell(r->end.arena);
+}
+
+void stream_hint(struct rec *r, int fd)
+{
+	struct lane_shared *l = &arena_memory(r->end.arena)->lane[r->end.lane];
+
+	LANE_STORE(r->hint_pid, self_pid());
+	atomic_store(&l->fd[r->end.side], fd);
+	atomic_store(&l->pid[r->end.side], self_pid());
+}
+
+void stream_moved(struct rec *r, int from, int to)
+{
+	if (stream_is_known_as(r, from))
+		atomic_store(&arena_memory(r->end.arena)->lane[r->end.lane].fd[r->end.side], to);
+}
+
+void stream_note_cpu(_Atomic uint32_t *where)
+{
+	uint32_t cpu = ladder_cpu();
+
+	if (atomic_load_explicit(where, memory_order_relaxed) != cpu)
+		atomic_store_explicit(where, cpu, memory_order_relaxed);
+}
