@@ -21,23 +21,23 @@ int sock_check(struct acc_socket *s, enum socket_call call)
 	return socket_call_allowed(call, s->pub.offload_state) ? 0 : -EBADFD;
 }
 
-static uint8_t step_socket(struct acc_socket *s, enum socket_event e)
+static uint32_t step_socket(struct acc_socket *s, enum socket_event e)
 {
-	struct socket_edge edge = socket_fsm_step(s->pub.state, e);
+	struct fsm_edge edge = fsm_step(&socket_fsm, s->pub.state, e);
 
-	if (edge.next == SOCKET_ILLEGAL)
+	if (edge.next == FSM_ILLEGAL)
 		return 0;
 	__atomic_store_n(&s->pub.state, edge.next, __ATOMIC_RELEASE);
 	return edge.actions;
 }
 
-uint8_t sock_step(struct acc_socket *s, enum offload_event e)
+uint32_t sock_step(struct acc_socket *s, enum offload_event e)
 {
-	struct socket_edge edge = offload_fsm_step(s->pub.offload_state, e);
-	uint8_t actions;
+	struct fsm_edge edge = fsm_step(&offload_fsm, s->pub.offload_state, e);
+	uint32_t actions;
 
-	if (edge.next == SOCKET_ILLEGAL)
-		return SOCKET_ILLEGAL;
+	if (edge.next == FSM_ILLEGAL)
+		return 0;
 	__atomic_store_n(&s->pub.offload_state, edge.next, __ATOMIC_RELEASE);
 	actions = edge.actions;
 	if (e == OFFLOAD_EV_SWITCH)
@@ -84,9 +84,9 @@ void sock_over(struct acc_socket *s, uint32_t reason, uint32_t detail)
 
 void sock_transfer_failed(struct acc_socket *s, int err)
 {
-	uint8_t actions = sock_step(s, OFFLOAD_EV_FAILED);
+	uint32_t actions = sock_step(s, OFFLOAD_EV_FAILED);
 
-	if (actions == SOCKET_ILLEGAL)
+	if (!actions)
 		return;
 	if (actions & SOCKET_TELL)
 		sock_answer_switch(s, err);

@@ -2,57 +2,27 @@
 #include "access/socket_fsm.h"
 
 /* clang-format off */
-#define NONE 0
-#define FLUSH_RECVS SOCKET_FLUSH_RECVS
-#define TRANSFER SOCKET_TRANSFER
-#define TELL SOCKET_TELL
-#define TEAR_DOWN SOCKET_TEAR_DOWN
+#define FSM socket_fsm
+#define FSM_NAME "socket"
+#define FSM_ROWS "access/socket_fsm.def"
+#define FSM_STRICT true
+#define FSM_STATE_LIST SOCKET_STATES
+#define FSM_EVENT_LIST SOCKET_EVENTS
+#define FSM_ACTION_LIST SOCKET_ACTIONS
+#define FSM_STATE(n) SOCKET_ST_##n
+#define FSM_EVENT(n) SOCKET_EV_##n
+#define FSM_ACTION(n) SOCKET_##n
+#include "base/fsm_table.def"
 
-enum {
-#define X(n) S_##n,
-	SOCKET_STATES(X)
-	S_COUNT, S_ILLEGAL = SOCKET_ILLEGAL
-#undef X
-};
-enum {
-#define X(n) O_##n,
-	OFFLOAD_STATES(X)
-	O_COUNT, O_ILLEGAL = SOCKET_ILLEGAL
-#undef X
-};
-_Static_assert((int)S_COUNT == (int)FLUE_SOCKET_NSTATES && (int)S_RDMA == (int)FLUE_SOCKET_RDMA,
-	       "the machine's states are the public ones");
-_Static_assert((int)O_COUNT == (int)FLUE_OFFLOAD_NSTATES && (int)O_DONE == (int)FLUE_OFFLOAD_DONE,
-	       "the machine's states are the public ones");
-
-static const struct socket_edge socket_table[S_COUNT][SOCKET_NEVENTS] = {
-#define ROW(s, e, n, a) [S_##s][SOCKET_EV_##e] = { .next = S_##n, .actions = (a) },
-#include "access/socket_fsm.def"
-#undef ROW
-};
-static const struct socket_edge offload_table[O_COUNT][OFFLOAD_NEVENTS] = {
-#define ROW(s, e, n, a) [O_##s][OFFLOAD_EV_##e] = { .next = O_##n, .actions = (a) },
-#include "access/offload_fsm.def"
-#undef ROW
-};
-enum {
-	SOCKET_NROWS = 0
-#define ROW(s, e, n, a) + 1
-#include "access/socket_fsm.def"
-#undef ROW
-};
-enum {
-	OFFLOAD_NROWS = 0
-#define ROW(s, e, n, a) + 1
-#include "access/offload_fsm.def"
-#undef ROW
-};
-_Static_assert(SOCKET_NROWS == S_COUNT * SOCKET_NEVENTS, "list every (state, event)");
-_Static_assert(OFFLOAD_NROWS == O_COUNT * OFFLOAD_NEVENTS, "list every (state, event)");
+_Static_assert((int)SOCKET_ST_NSTATES == (int)FLUE_SOCKET_NSTATES &&
+	       (int)SOCKET_ST_RDMA == (int)FLUE_SOCKET_RDMA &&
+	       (int)OFFLOAD_ST_NSTATES == (int)FLUE_OFFLOAD_NSTATES &&
+	       (int)OFFLOAD_ST_DONE == (int)FLUE_OFFLOAD_DONE,
+	       "the machines' states are the public ones");
 
 #define Y true
 #define N false
-static const bool calls[SOCKET_NCALLS][O_COUNT] = {
+static const bool calls[SOCKET_NCALLS][FLUE_OFFLOAD_NSTATES] = {
 #define CALL(name, ...) [SOCKET_CALL_##name] = { __VA_ARGS__ },
 #include "access/socket_calls.def"
 #undef CALL
@@ -66,16 +36,6 @@ static const char *const call_names[SOCKET_NCALLS] = {
 #undef CALL
 };
 /* clang-format on */
-
-struct socket_edge socket_fsm_step(uint32_t state, enum socket_event e)
-{
-	return socket_table[state][e];
-}
-
-struct socket_edge offload_fsm_step(uint32_t state, enum offload_event e)
-{
-	return offload_table[state][e];
-}
 
 bool socket_call_allowed(enum socket_call call, uint32_t offload_state)
 {

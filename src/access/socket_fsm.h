@@ -7,28 +7,26 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/fsm.h"
+
 /* clang-format off */
 /* In the order of enum flue_socket_state and enum flue_offload_state. */
-#define SOCKET_STATES(X)  X(STREAMING) X(TRANSITION) X(RDMA)
-#define SOCKET_EVENTS(X)  X(SWITCH) X(SWITCHED) X(FAILED)
-#define OFFLOAD_STATES(X) X(NOT_READY) X(RESERVING) X(READY) X(WAIT_FIRST_RECV) X(IN_PROGRESS) X(DONE)
-#define OFFLOAD_EVENTS(X) X(RESERVE) X(RESERVED) X(RESERVE_FAILED) X(SWITCH) X(FIRST_RECV)         \
-			  X(OFFLOADED) X(FAILED)
+#define SOCKET_STATES(X, p) X(p, STREAMING) X(p, TRANSITION) X(p, RDMA)
+#define SOCKET_EVENTS(X, p) X(p, SWITCH) X(p, SWITCHED) X(p, FAILED)
+#define OFFLOAD_STATES(X, p)                                                                      \
+	X(p, NOT_READY) X(p, RESERVING) X(p, READY) X(p, WAIT_FIRST_RECV) X(p, IN_PROGRESS)       \
+	X(p, DONE)
+#define OFFLOAD_EVENTS(X, p)                                                                      \
+	X(p, RESERVE) X(p, RESERVED) X(p, RESERVE_FAILED) X(p, SWITCH) X(p, FIRST_RECV)           \
+	X(p, OFFLOADED) X(p, FAILED)
+/* Of both: they step together. */
+#define SOCKET_ACTIONS(X, p) X(p, FLUSH_RECVS) X(p, TRANSFER) X(p, TELL) X(p, TEAR_DOWN)
 
-enum socket_event {
-#define X(n) SOCKET_EV_##n,
-	SOCKET_EVENTS(X)
-#undef X
-	SOCKET_NEVENTS
-};
-enum offload_event {
-#define X(n) OFFLOAD_EV_##n,
-	OFFLOAD_EVENTS(X)
-#undef X
-	OFFLOAD_NEVENTS
-};
-enum socket_action { SOCKET_FLUSH_RECVS = 1, SOCKET_TRANSFER = 2, SOCKET_TELL = 4, SOCKET_TEAR_DOWN = 8 };
-#define SOCKET_ILLEGAL 0xff
+FSM_STATES(socket_fsm_state, SOCKET_STATES, SOCKET_ST_);
+FSM_EVENTS(socket_event, SOCKET_EVENTS, SOCKET_EV_);
+FSM_STATES(offload_fsm_state, OFFLOAD_STATES, OFFLOAD_ST_);
+FSM_EVENTS(offload_event, OFFLOAD_EVENTS, OFFLOAD_EV_);
+FSM_ACTIONS(socket_action, SOCKET_ACTIONS, SOCKET_);
 
 enum socket_call {
 #define CALL(name, ...) SOCKET_CALL_##name,
@@ -38,13 +36,8 @@ enum socket_call {
 };
 /* clang-format on */
 
-struct socket_edge {
-	uint8_t next; /* a state, or SOCKET_ILLEGAL */
-	uint8_t actions;
-};
+extern const struct fsm socket_fsm, offload_fsm;
 
-struct socket_edge socket_fsm_step(uint32_t state, enum socket_event e);
-struct socket_edge offload_fsm_step(uint32_t state, enum offload_event e);
 bool socket_call_allowed(enum socket_call call, uint32_t offload_state);
 const char *socket_call_name(unsigned call);
 

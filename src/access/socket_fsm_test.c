@@ -1,18 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The machines and the table of calls of an RDMA socket, against their source's words (CH-9). */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "access/socket_fsm.h"
-
-/* clang-format off */
-enum { S_STREAMING, S_TRANSITION, S_RDMA };
-enum { O_NOT_READY, O_RESERVING, O_READY, O_WAIT_FIRST_RECV, O_IN_PROGRESS, O_DONE };
-/* clang-format on */
+#include "base/fsm_test.h"
 
 static const uint32_t socket_state_of[FLUE_OFFLOAD_NSTATES] = {
 	[FLUE_OFFLOAD_NOT_READY] = FLUE_SOCKET_STREAMING,
@@ -23,23 +12,11 @@ static const uint32_t socket_state_of[FLUE_OFFLOAD_NSTATES] = {
 	[FLUE_OFFLOAD_DONE] = FLUE_SOCKET_RDMA,
 };
 
-static void rows_are_stated_for_every_state_and_event_once(void **state)
+static void rows_are_sane_and_all_of_use(void **state)
 {
-	unsigned socket_rows[FLUE_SOCKET_NSTATES][SOCKET_NEVENTS] = { 0 };
-	unsigned offload_rows[FLUE_OFFLOAD_NSTATES][OFFLOAD_NEVENTS] = { 0 };
-
-#define ROW(state, event, next, actions) socket_rows[S_##state][SOCKET_EV_##event]++;
-#include "access/socket_fsm.def"
-#undef ROW
-#define ROW(state, event, next, actions) offload_rows[O_##state][OFFLOAD_EV_##event]++;
-#include "access/offload_fsm.def"
-#undef ROW
-	for (unsigned s = 0; s < FLUE_SOCKET_NSTATES; s++)
-		for (unsigned e = 0; e < SOCKET_NEVENTS; e++)
-			assert_int_equal(socket_rows[s][e], 1);
-	for (unsigned s = 0; s < FLUE_OFFLOAD_NSTATES; s++)
-		for (unsigned e = 0; e < OFFLOAD_NEVENTS; e++)
-			assert_int_equal(offload_rows[s][e], 1);
+	fsm_check(&socket_fsm, FLUE_SOCKET_STREAMING, SOCKET_FLUSH_RECVS | SOCKET_TEAR_DOWN);
+	fsm_check(&offload_fsm, FLUE_OFFLOAD_NOT_READY,
+		  SOCKET_TRANSFER | SOCKET_TELL | SOCKET_TEAR_DOWN);
 }
 
 /* ---- the edges that are meant, stated a second time; all others are illegal ---- */
@@ -73,7 +50,7 @@ static const struct meant offload_meant[] = {
 
 /* Expected answer: the meant edge, or ILLEGAL without actions. */
 static void check_edge(const struct meant *list, size_t n, unsigned state, unsigned event,
-		       struct socket_edge edge)
+		       struct fsm_edge edge)
 {
 	for (size_t i = 0; i < n; i++) {
 		if (list[i].state != state || list[i].event != event)
@@ -82,7 +59,7 @@ static void check_edge(const struct meant *list, size_t n, unsigned state, unsig
 		assert_int_equal(edge.actions, list[i].actions);
 		return;
 	}
-	if (edge.next != SOCKET_ILLEGAL || edge.actions)
+	if (edge.next != FSM_ILLEGAL || edge.actions)
 		fail_msg("state %u, event %u: next %u, actions %u", state, event, edge.next,
 			 edge.actions);
 }
@@ -90,17 +67,17 @@ static void check_edge(const struct meant *list, size_t n, unsigned state, unsig
 static void socket_machine_has_the_meant_edges_and_no_other(void **state)
 {
 	for (unsigned s = 0; s < FLUE_SOCKET_NSTATES; s++)
-		for (unsigned e = 0; e < SOCKET_NEVENTS; e++)
+		for (unsigned e = 0; e < SOCKET_EV_NEVENTS; e++)
 			check_edge(socket_meant, sizeof(socket_meant) / sizeof(socket_meant[0]), s,
-				   e, socket_fsm_step(s, e));
+				   e, fsm_look(&socket_fsm, s, e));
 }
 
 static void offload_machine_has_the_meant_edges_and_no_other(void **state)
 {
 	for (unsigned s = 0; s < FLUE_OFFLOAD_NSTATES; s++)
-		for (unsigned e = 0; e < OFFLOAD_NEVENTS; e++)
+		for (unsigned e = 0; e < OFFLOAD_EV_NEVENTS; e++)
 			check_edge(offload_meant, sizeof(offload_meant) / sizeof(offload_meant[0]),
-				   s, e, offload_fsm_step(s, e));
+				   s, e, fsm_look(&offload_fsm, s, e));
 }
 
 /* ---- what follows for every way through them ---- */
@@ -109,13 +86,14 @@ static void offload_machine_has_the_meant_edges_and_no_other(void **state)
 static void no_event_leads_back_to_streaming(void **state)
 {
 	for (unsigned s = FLUE_SOCKET_TRANSITION; s < FLUE_SOCKET_NSTATES; s++)
-		for (unsigned e = 0; e < SOCKET_NEVENTS; e++)
-			assert_int_not_equal(socket_fsm_step(s, e).next, FLUE_SOCKET_STREAMING);
+		for (unsigned e = 0; e < SOCKET_EV_NEVENTS; e++)
+			assert_int_not_equal(fsm_look(&socket_fsm, s, e).next,
+					     FLUE_SOCKET_STREAMING);
 	for (unsigned s = FLUE_OFFLOAD_WAIT_FIRST_RECV; s < FLUE_OFFLOAD_NSTATES; s++) {
-		for (unsigned e = 0; e < OFFLOAD_NEVENTS; e++) {
-			unsigned next = offload_fsm_step(s, e).next;
+		for (unsigned e = 0; e < OFFLOAD_EV_NEVENTS; e++) {
+			unsigned next = fsm_look(&offload_fsm, s, e).next;
 
-			assert_true(next == SOCKET_ILLEGAL || next >= s);
+			assert_true(next == FSM_ILLEGAL || next >= s);
 		}
 	}
 }
@@ -134,17 +112,17 @@ static int socket_event_for(unsigned e)
 static void both_machines_stay_in_step_on_every_edge(void **state)
 {
 	for (unsigned s = 0; s < FLUE_OFFLOAD_NSTATES; s++) {
-		for (unsigned e = 0; e < OFFLOAD_NEVENTS; e++) {
-			struct socket_edge below = offload_fsm_step(s, e), above;
+		for (unsigned e = 0; e < OFFLOAD_EV_NEVENTS; e++) {
+			struct fsm_edge below = fsm_look(&offload_fsm, s, e), above;
 			int event = socket_event_for(e);
 
-			if (below.next == SOCKET_ILLEGAL)
+			if (below.next == FSM_ILLEGAL)
 				continue;
 			if (event < 0) {
 				assert_int_equal(socket_state_of[below.next], socket_state_of[s]);
 				continue;
 			}
-			above = socket_fsm_step(socket_state_of[s], (enum socket_event)event);
+			above = fsm_look(&socket_fsm, socket_state_of[s], (enum socket_event)event);
 			assert_int_equal(above.next, socket_state_of[below.next]);
 			/* What tears down below does so above. */
 			assert_int_equal(above.actions & SOCKET_TEAR_DOWN,
@@ -159,11 +137,11 @@ static unsigned follow(unsigned s, unsigned told, bool recvs_flushed, unsigned d
 	unsigned ends = 0;
 
 	assert_true(depth < 20);
-	for (unsigned e = 0; e < OFFLOAD_NEVENTS; e++) {
-		struct socket_edge edge = offload_fsm_step(s, e);
+	for (unsigned e = 0; e < OFFLOAD_EV_NEVENTS; e++) {
+		struct fsm_edge edge = fsm_look(&offload_fsm, s, e);
 		unsigned now = told + !!(edge.actions & SOCKET_TELL);
 
-		if (edge.next == SOCKET_ILLEGAL)
+		if (edge.next == FSM_ILLEGAL)
 			continue;
 		if (edge.actions & SOCKET_TRANSFER)
 			assert_true(recvs_flushed);
@@ -182,8 +160,8 @@ static unsigned follow(unsigned s, unsigned told, bool recvs_flushed, unsigned d
 
 static void switch_request_is_answered_once_on_each_way_to_an_end(void **state)
 {
-	struct socket_edge edge = offload_fsm_step(FLUE_OFFLOAD_READY, OFFLOAD_EV_SWITCH);
-	struct socket_edge above = socket_fsm_step(FLUE_SOCKET_STREAMING, SOCKET_EV_SWITCH);
+	struct fsm_edge edge = fsm_look(&offload_fsm, FLUE_OFFLOAD_READY, OFFLOAD_EV_SWITCH);
+	struct fsm_edge above = fsm_look(&socket_fsm, FLUE_SOCKET_STREAMING, SOCKET_EV_SWITCH);
 
 	assert_int_equal(edge.actions & SOCKET_TELL, 0);
 	/* It can end before the first receive, in the transfer and after it. */
@@ -271,7 +249,7 @@ static void names_are_different_and_never_missing(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(rows_are_stated_for_every_state_and_event_once),
+		cmocka_unit_test(rows_are_sane_and_all_of_use),
 		cmocka_unit_test(socket_machine_has_the_meant_edges_and_no_other),  /* CH-9 */
 		cmocka_unit_test(offload_machine_has_the_meant_edges_and_no_other), /* CH-9 */
 		cmocka_unit_test(no_event_leads_back_to_streaming),                 /* CH-14 */

@@ -148,8 +148,8 @@ static inline struct acc_socket *to_socket(struct flue_socket *s)
 
 /* Lock held: 0, -EBADFD: not in this state, -ENOTCONN: it has ended. */
 int sock_check(struct acc_socket *s, enum socket_call call);
-/* Lock held: steps both machines; returns the actions (SOCKET_*), or SOCKET_ILLEGAL. */
-uint8_t sock_step(struct acc_socket *s, enum offload_event e);
+/* Lock held: steps both machines; returns the actions (SOCKET_*). */
+uint32_t sock_step(struct acc_socket *s, enum offload_event e);
 /* Lock held: hand the stream over as soon as everything is acknowledged. Drops the lock for that. */
 void sock_try_transfer(struct acc_socket *s);
 /* The queue pair's events (flue_event_fn). */

@@ -2,46 +2,18 @@
 #include "wire/sdp_fsm.h"
 
 /* clang-format off */
-#define NONE SDPA_NONE
-#define RESOLVE SDPA_RESOLVE
-#define SPAWN SDPA_SPAWN
-#define REFUSE SDPA_REFUSE
-#define DROP_CHILDREN SDPA_DROP_CHILDREN
-#define TX_HELLO SDPA_TX_HELLO
-#define TX_HELLO_ACK SDPA_TX_HELLO_ACK
-#define TX_READY SDPA_TX_READY
-#define TX_DISCONN SDPA_TX_DISCONN
-#define TX_ABORT SDPA_TX_ABORT
-#define TEAR_DOWN SDPA_TEAR_DOWN
-#define CUT SDPA_CUT
-#define ARM SDPA_ARM
-#define ARM_IF_CLOSED SDPA_ARM_IF_CLOSED
-#define STOP SDPA_STOP
-#define TELL_OPEN SDPA_TELL_OPEN
-#define TELL_EOF SDPA_TELL_EOF
-#define TELL_FAILED SDPA_TELL_FAILED
-#define TELL_RESET SDPA_TELL_RESET
-#define TELL_CLOSED SDPA_TELL_CLOSED
-
-static const struct sdp_edge table[SDPS_NSTATES][SDPE_NEVENTS] = {
-#define ROW(s, e, n, a) [SDPS_##s][SDPE_##e] = { .next = SDPS_##n, .actions = (a) },
-#include "wire/sdp_fsm.def"
-#undef ROW
-};
-enum {
-	SDP_NROWS = 0
-#define ROW(s, e, n, a) + 1
-#include "wire/sdp_fsm.def"
-#undef ROW
-};
-_Static_assert(SDP_NROWS == SDPS_NSTATES * SDPE_NEVENTS, "list every (state, event)");
-_Static_assert(SDPA_NACTIONS <= 31, "actions fit their word");
+#define FSM sdp_fsm
+#define FSM_NAME "sdp"
+#define FSM_ROWS "wire/sdp_fsm.def"
+#define FSM_STRICT true
+#define FSM_STATE_LIST SDP_STATES
+#define FSM_EVENT_LIST SDP_EVENTS
+#define FSM_ACTION_LIST SDP_ACTIONS
+#define FSM_STATE(n) SDPS_##n
+#define FSM_EVENT(n) SDPE_##n
+#define FSM_ACTION(n) SDPA_##n
+#include "base/fsm_table.def"
 /* clang-format on */
-
-struct sdp_edge sdp_fsm_step(enum sdp_state s, enum sdp_event e)
-{
-	return table[s][e];
-}
 
 bool sdp_fsm_may_send(enum sdp_state s, bool payload)
 {
@@ -71,19 +43,4 @@ bool sdp_fsm_may_receive(enum sdp_state s, bool payload)
 	case SDPS_TIME_WAIT_1: return !payload;
 	default: return false;
 	}
-}
-
-#define X(n) #n,
-static const char *const state_names[] = { SDP_STATES(X) };
-static const char *const event_names[] = { SDP_EVENTS(X) };
-#undef X
-
-const char *sdp_state_name(unsigned s)
-{
-	return s < SDPS_NSTATES ? state_names[s] : "ILLEGAL";
-}
-
-const char *sdp_event_name(unsigned e)
-{
-	return e < SDPE_NEVENTS ? event_names[e] : "?";
 }

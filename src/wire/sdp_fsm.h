@@ -1,62 +1,44 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The machine of an SDP connection, as data. A step is a table look-up and changes nothing;
- * whoever owns the connection writes its state and performs the actions. The rows, and what the
- * names mean, are in sdp_fsm.def.
+ * The machine of an SDP connection; its rows, and what the names mean, are in sdp_fsm.def.
  */
 #ifndef FLUE_WIRE_SDP_FSM_H
 #define FLUE_WIRE_SDP_FSM_H
 
 #include <stdbool.h>
-#include <stdint.h>
+
+#include "base/fsm.h"
 
 /* clang-format off */
-#define SDP_STATES(X)                                                                             \
-	X(CLOSED) X(LISTEN) X(REQ_PATH) X(REQ_SENT) X(REQ_RECV) X(DIS_HOLD) X(ESTABLISHED)        \
-	X(DIS_SEND_1) X(DIS_SENT_1) X(DIS_RECV_1) X(DIS_RECV_R) X(DIS_SEND_2) X(ABORTING)         \
-	X(TIME_WAIT_1) X(TIME_WAIT_2) X(ERROR)
-#define SDP_EVENTS(X)                                                                             \
-	X(CONNECT) X(LISTEN) X(RX_HELLO) X(PATH_OK) X(RX_HELLO_ACK) X(RX_BAD) X(REFUSED) X(UP)    \
-	X(SHUT) X(CLOSE) X(DISCONN_SENT) X(RX_DISCONN) X(RX_ABORT) X(ABORT) X(ABORT_SENT)         \
-	X(LLP_CLOSED) X(LLP_LOST) X(DOWN) X(TIMEOUT)
-#define SDP_ACTIONS(X)                                                                            \
-	X(RESOLVE) X(SPAWN) X(REFUSE) X(DROP_CHILDREN) X(TX_HELLO) X(TX_HELLO_ACK) X(TX_READY)    \
-	X(TX_DISCONN) X(TX_ABORT) X(TEAR_DOWN) X(CUT) X(ARM) X(ARM_IF_CLOSED) X(STOP)             \
-	X(TELL_OPEN) X(TELL_EOF) X(TELL_FAILED) X(TELL_RESET) X(TELL_CLOSED)
-
-enum sdp_state {
-#define X(n) SDPS_##n,
-	SDP_STATES(X)
-#undef X
-	SDPS_NSTATES, SDPS_ILLEGAL = 0xff
-};
-enum sdp_event {
-#define X(n) SDPE_##n,
-	SDP_EVENTS(X)
-#undef X
-	SDPE_NEVENTS
-};
-enum sdp_action_bit {
-#define X(n) SDPA_BIT_##n,
-	SDP_ACTIONS(X)
-#undef X
-	SDPA_NACTIONS
-};
-enum sdp_action {
-	SDPA_NONE = 0,
-#define X(n) SDPA_##n = 1 << SDPA_BIT_##n,
-	SDP_ACTIONS(X)
-#undef X
-};
+#define SDP_STATES(X, p)                                                                          \
+	X(p, CLOSED) X(p, LISTEN) X(p, REQ_PATH) X(p, REQ_SENT) X(p, REQ_RECV) X(p, DIS_HOLD)     \
+	X(p, ESTABLISHED) X(p, DIS_SEND_1) X(p, DIS_SENT_1) X(p, DIS_RECV_1) X(p, DIS_RECV_R)     \
+	X(p, DIS_SEND_2) X(p, ABORTING) X(p, TIME_WAIT_1) X(p, TIME_WAIT_2) X(p, ERROR)
+#define SDP_EVENTS(X, p)                                                                          \
+	X(p, CONNECT) X(p, LISTEN) X(p, RX_HELLO) X(p, PATH_OK) X(p, RX_HELLO_ACK) X(p, RX_BAD)   \
+	X(p, REFUSED) X(p, UP) X(p, SHUT) X(p, CLOSE) X(p, DISCONN_SENT) X(p, RX_DISCONN)         \
+	X(p, RX_ABORT) X(p, ABORT) X(p, ABORT_SENT) X(p, LLP_CLOSED) X(p, LLP_LOST) X(p, DOWN)    \
+	X(p, TIMEOUT)
+#define SDP_ACTIONS(X, p)                                                                         \
+	X(p, RESOLVE) X(p, SPAWN) X(p, REFUSE) X(p, DROP_CHILDREN) X(p, TX_HELLO)                 \
+	X(p, TX_HELLO_ACK) X(p, TX_READY) X(p, TX_DISCONN) X(p, TX_ABORT) X(p, TEAR_DOWN)         \
+	X(p, CUT) X(p, ARM) X(p, ARM_IF_CLOSED) X(p, STOP) X(p, TELL_OPEN) X(p, TELL_EOF)         \
+	X(p, TELL_FAILED) X(p, TELL_RESET) X(p, TELL_CLOSED)
 /* clang-format on */
 
-struct sdp_edge {
-	uint8_t next; /* a state, or SDPS_ILLEGAL */
-	uint32_t actions;
-};
+FSM_STATES(sdp_state, SDP_STATES, SDPS_);
+FSM_EVENTS(sdp_event, SDP_EVENTS, SDPE_);
+FSM_ACTIONS(sdp_action, SDP_ACTIONS, SDPA_);
 
-/* Never fails: an illegal pair gives next == SDPS_ILLEGAL and no actions. */
-struct sdp_edge sdp_fsm_step(enum sdp_state s, enum sdp_event e);
+extern const struct fsm sdp_fsm;
+
+/* Of those who have not learned the common name yet. */
+#define sdp_edge fsm_edge
+
+static inline struct fsm_edge sdp_fsm_step(enum sdp_state s, enum sdp_event e)
+{
+	return fsm_step(&sdp_fsm, s, e);
+}
 
 /* Whether messages may go out: those with payload, and the others (answers, credits). */
 bool sdp_fsm_may_send(enum sdp_state s, bool payload);
@@ -67,7 +49,9 @@ bool sdp_fsm_may_send(enum sdp_state s, bool payload);
  */
 bool sdp_fsm_may_receive(enum sdp_state s, bool payload);
 
-const char *sdp_state_name(unsigned s);
-const char *sdp_event_name(unsigned e);
+static inline const char *sdp_state_name(unsigned s)
+{
+	return fsm_state_name(&sdp_fsm, s);
+}
 
 #endif

@@ -92,7 +92,7 @@ static unsigned opens, eofs, ends;
 
 static void step(enum sdp_event e)
 {
-	struct sdp_edge edge = sdp_fsm_step(state, e);
+	struct fsm_edge edge = fsm_look(&sdp_fsm, state, e);
 
 	if (edge.next == SDPS_ILLEGAL) {
 		CHECK(edge.actions == 0);
@@ -253,7 +253,7 @@ static void check_connection(struct source *in)
 	state = SDPS_ESTABLISHED;
 	while (in->left)
 		operate(in);
-	CHECK(*sdp_state_name(state) && *sdp_event_name((unsigned)first));
+	CHECK(*sdp_state_name(state) && *fsm_event_name(&sdp_fsm, (unsigned)first));
 	CHECK(strcmp(sdp_state_name(SDPS_ILLEGAL), "ILLEGAL") == 0);
 }
 

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "flue_peer.h"
-#include "wire/fsm.h"
+#include "wire/qp_fsm.h"
 
 #define QUIET_MS 150 /* after the end, in which nothing more may happen */
 
@@ -24,15 +24,16 @@
  */
 static uint32_t states[32], n_states;
 
-struct fsm_edge __real_qp_fsm_step(enum qp_fsm_state s, enum qp_fsm_event e);
-struct fsm_edge __wrap_qp_fsm_step(enum qp_fsm_state s, enum qp_fsm_event e);
+struct fsm_edge __real_fsm_step(const struct fsm *m, unsigned s, unsigned e);
+struct fsm_edge __wrap_fsm_step(const struct fsm *m, unsigned s, unsigned e);
 
-struct fsm_edge __wrap_qp_fsm_step(enum qp_fsm_state s, enum qp_fsm_event e)
+struct fsm_edge __wrap_fsm_step(const struct fsm *m, unsigned s, unsigned e)
 {
-	struct fsm_edge edge = __real_qp_fsm_step(s, e);
+	struct fsm_edge edge = __real_fsm_step(m, s, e);
 
 	/* REINIT may be just a question. */
-	if (edge.next != s && edge.next != QPS_ILLEGAL && e != QPE_REINIT && n_states < 32)
+	if (m == &qp_fsm && edge.next != s && edge.next != QPS_ILLEGAL && e != QPE_REINIT &&
+	    n_states < 32)
 		states[n_states++] = edge.next;
 	return edge;
 }
