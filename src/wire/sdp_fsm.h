@@ -32,9 +32,6 @@ FSM_ACTIONS(sdp_action, SDP_ACTIONS, SDPA_);
 
 extern const struct fsm sdp_fsm;
 
-/* Of those who have not learned the common name yet. */
-#define sdp_edge fsm_edge
-
 static inline struct fsm_edge sdp_fsm_step(enum sdp_state s, enum sdp_event e)
 {
 	return fsm_step(&sdp_fsm, s, e);

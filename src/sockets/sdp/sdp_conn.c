@@ -181,7 +181,7 @@ static void perform(struct sdp_conn *c, uint32_t which, enum sdp_event e)
 
 void sdp_conn_step(struct sdp_conn *c, enum sdp_event e)
 {
-	struct sdp_edge edge = sdp_fsm_step(c->state, e);
+	struct fsm_edge edge = sdp_fsm_step(c->state, e);
 
 	if (edge.next == SDPS_ILLEGAL) {
 		c->illegal++;

@@ -137,7 +137,7 @@ struct sdp_conn *sdp_listener_accept(struct sdp_listener *l)
 
 void sdp_listener_close(struct sdp_listener *l)
 {
-	struct sdp_edge edge = sdp_fsm_step(l->state, SDPE_CLOSE);
+	struct fsm_edge edge = sdp_fsm_step(l->state, SDPE_CLOSE);
 
 	if (l->state != SDPS_LISTEN)
 		return;
