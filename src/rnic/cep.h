@@ -13,7 +13,7 @@
 
 #include "rnic/engine.h"
 #include "rnic/rnic.h"
-#include "wire/fsm.h"
+#include "wire/mpa_fsm.h"
 #include "wire/mpa.h"
 
 struct cep {

@@ -22,7 +22,7 @@
 #include "rnic/srq.h"
 #include "rnic/wq.h"
 #include "wire/ddp.h"
-#include "wire/fsm.h"
+#include "wire/qp_fsm.h"
 #include "wire/mpa.h"
 #include "wire/rdmap.h"
 
