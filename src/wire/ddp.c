@@ -44,9 +44,6 @@ static bool read_header(struct ddp_segment *s, const uint8_t *buf, size_t ulpdu_
 	s->tagged = buf[0] & DDP_T;
 	s->last = buf[0] & DDP_L;
 	s->opcode = RDMAP_OP(buf[1]);
-#if FLUE_PLANT_BUG == 1
-	complete = true;
-#endif
 	if (!complete)
 		return false;
 	if (s->tagged) {

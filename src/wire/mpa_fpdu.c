@@ -127,9 +127,6 @@ static void squeeze(const struct mpa_stream *s, uint8_t *buf, size_t size)
 
 		memmove(buf + to, buf + from, chunk);
 		to += chunk;
-#if FLUE_PLANT_BUG == 2
-		chunk -= MPA_MARKER_LEN;
-#endif
 		from += chunk + MPA_MARKER_LEN;
 	}
 }

@@ -100,9 +100,6 @@ static bool is_plausible(const uint8_t *buf, size_t len, bool reply)
 		return true;
 	pd_len = get_be16(buf + OFF_PDLEN);
 	pd_min = is_enhanced(buf[OFF_FLAGS], buf[OFF_REV]) ? MPA_ENHANCED_LEN : 0;
-#if FLUE_PLANT_BUG == 4
-	pd_min = 0;
-#endif
 	return pd_len >= pd_min && pd_len <= MPA_PD_MAX;
 }
 

@@ -110,9 +110,6 @@ static size_t copied_header_len(const uint8_t *buf, size_t len)
 {
 	size_t want = len && buf[0] & 0x80 ? DDP_TAGGED_LEN : DDP_UNTAGGED_LEN;
 
-#if FLUE_PLANT_BUG == 3
-	len = want;
-#endif
 	return want <= len ? want : 0;
 }
 
