@@ -170,13 +170,8 @@ static uint32_t check_read_response(struct qp *q, const struct ddp_segment *s)
 	left = o->size - q->rx.read_got;
 	if (s->stag != o->stag)
 		return FAULT_DDP_STAG;
-#if FLUE_PLANT_BUG == 5
-	if (s->to != o->to + q->rx.read_got)
-		return FAULT_DDP_BOUNDS;
-#else
 	if (s->to != o->to + q->rx.read_got || s->payload_len > left)
 		return FAULT_DDP_BOUNDS;
-#endif
 	if (s->last != (s->payload_len == left))
 		return FAULT_DDP_CATASTROPHIC;
 	return WIRE_OK;
