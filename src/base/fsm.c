@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "base/fsm.h"
 
+#include "base/log.h"
+
 #ifdef FLUE_FSM_CHECK
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,15 +12,14 @@
 static void note_illegal(const struct fsm *m, unsigned s, unsigned e)
 {
 	atomic_fetch_add_explicit(m->illegal, 1, memory_order_relaxed);
+	log_warn(fsm, "%s: event %s in state %s is illegal", m->name, fsm_event_name(m, e),
+		 fsm_state_name(m, s));
 #ifdef FLUE_FSM_CHECK
 	if (m->strict) {
 		dprintf(STDERR_FILENO, "flue: machine %s: event %s in state %s is illegal\n",
 			m->name, fsm_event_name(m, e), fsm_state_name(m, s));
 		abort();
 	}
-#else
-	(void)s;
-	(void)e;
 #endif
 }
 

@@ -45,7 +45,7 @@ static inline struct fsm_edge fsm_look(const struct fsm *m, unsigned s, unsigned
 }
 
 /*
- * The edge of a pair that happened. An illegal one is counted; in a build with FLUE_FSM_CHECK
+ * The edge of a pair that happened. An illegal one is counted and logged; in a build with FLUE_FSM_CHECK
  * (option fsm_check) it ends the program if the machine is strict.
  */
 struct fsm_edge fsm_step(const struct fsm *m, unsigned s, unsigned e);
