@@ -2,6 +2,7 @@
 #include "base/fsm.h"
 
 #include "base/log.h"
+#include "base/probe.h"
 
 #ifdef FLUE_FSM_CHECK
 #include <stdio.h>
@@ -12,6 +13,7 @@
 static void note_illegal(const struct fsm *m, unsigned s, unsigned e)
 {
 	atomic_fetch_add_explicit(m->illegal, 1, memory_order_relaxed);
+	PROBE(fsm_illegal, m->name, s, e);
 	log_warn(fsm, "%s: event %s in state %s is illegal", m->name, fsm_event_name(m, e),
 		 fsm_state_name(m, s));
 #ifdef FLUE_FSM_CHECK
