@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "cmd.h"
 #include "guard.h"
 #include "sockets/switch/policy.h"
@@ -155,7 +156,7 @@ static bool check_stats(const char *file)
 }
 
 /* Once, here, and not by each process that the program starts. */
-static void check_rules(const char *program)
+static void check_settings(const char *program)
 {
 	struct policy *policy = malloc(sizeof(*policy));
 	const char *told = getenv(POLICY_TOLD);
@@ -170,6 +171,9 @@ static void check_rules(const char *program)
 		setenv(POLICY_TOLD, error.text, 1);
 	}
 	free(policy);
+	/* What is wrong with this one libflue has told, when it was loaded into this very process. */
+	if (getenv("FLUE_LOG"))
+		setenv(LOG_TOLD, getenv("FLUE_LOG"), 1);
 }
 
 /* ---- the environment ---- */
@@ -255,7 +259,7 @@ int cmd_run(int argc, char **argv)
 		return STATUS_US;
 	if (run.stats && !check_stats(getenv("FLUE_STATS")))
 		return STATUS_US;
-	check_rules(run.program[0]);
+	check_settings(run.program[0]);
 	if (run.why || run.stats)
 		return stay(&run, target.path);
 	execvp(target.path, run.program); /* which also knows scripts without "#!" */

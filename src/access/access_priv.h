@@ -29,6 +29,7 @@
 
 #include "access/task.h"
 #include "base/cancel.h"
+#include "base/log.h"
 #include "base/pollset.h"
 #include "provider/provider.h"
 
@@ -121,6 +122,16 @@ bool acc_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, const struct ti
  * that, which is what `cancel_was` says. */
 bool acc_sleep_until(pthread_cond_t *cond, pthread_mutex_t *lock, const struct timespec *at,
 		     int cancel_was);
+
+/* ---- log ---- */
+
+/* Ends that somebody asked for are news, the others are errors (CH-29). */
+static inline int acc_end_level(uint32_t reason)
+{
+	bool asked = reason == FLUE_CLOSE_GRACEFUL || reason == FLUE_CLOSE_ABORTED;
+
+	return asked ? LOG_LEVEL_info : LOG_LEVEL_error;
+}
 
 /* ---- callback.c: which user's functions are running on this thread ---- */
 

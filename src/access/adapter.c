@@ -59,6 +59,7 @@ static bool adapter_close(struct flue_adapter *adapter)
 	if (atomic_load(&a->children))
 		return acc_ok(-EBUSY);
 	a->ops->close(a->prov);
+	log_info(access, "adapter %s is closed", a->caps.adapter);
 	free_adapter(a);
 	return true;
 }
@@ -234,9 +235,13 @@ struct flue_adapter *flue_open(const struct flue_open_attr *attr)
 	make_caps(a);
 	rc = open_adapter(a, &copy);
 	if (rc) {
+		log_error(access, "an adapter of provider %s is not opened: %s", ops->name,
+			  log_errno(rc));
 		free_adapter(a);
 		return acc_null(rc);
 	}
+	log_info(access, "adapter %s is open: provider %s, %u processors", a->caps.adapter,
+		 ops->name, a->pub.n_cpus);
 	return &a->pub;
 }
 

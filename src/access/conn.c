@@ -12,6 +12,7 @@
  * connection is aborted and forgotten (ACC_ADRIFT), and what is said later is not heard.
  */
 #include "access/access_priv.h"
+#include "base/probe.h"
 
 #define DEFAULT_CONNECT_MS    10000
 #define DEFAULT_DISCONNECT_MS 5000
@@ -117,6 +118,7 @@ static bool step_locked(struct acc_qp *qp, const struct flue_event *ev,
 		return false;
 	step = &steps[qp->phase][news];
 	tell = step->tell;
+	PROBE(conn_state, qp->pub.number, (uint32_t)qp->phase, (uint32_t)step->next, ev->type);
 	qp->phase = step->next;
 	if (tell)
 		keep_info(qp, conn);
@@ -155,18 +157,47 @@ static void let_hear(struct acc_qp *qp, const struct flue_event *ev, uint32_t tu
 	pthread_mutex_unlock(&qp->lock);
 }
 
+/* What became of it. No lock held: whoever reads the log may be slow. */
+static void log_news(const struct acc_qp *qp, const struct flue_event *ev, uint32_t before,
+		     uint32_t after)
+{
+	if (before == after)
+		return;
+	switch (news_of(ev->type)) {
+	case ACCEPTED:
+	case CONNECTED:
+		log_info(access, "queue pair %u: %s, %s to %s", qp->pub.number,
+			 flue_event_name(ev->type), LOG_ADDR(&qp->pub.local),
+			 LOG_ADDR(&qp->pub.peer));
+		break;
+	case FAILED:
+		log_error(access, "queue pair %u: the set-up failed: %s", qp->pub.number,
+			  log_errno((int)ev->detail));
+		break;
+	case DISCONNECTED:
+		log_if(acc_end_level(ev->reason), LOG_PART_access,
+		       "queue pair %u: the connection to %s ended: %s, detail %#x", qp->pub.number,
+		       LOG_ADDR(&qp->pub.peer), flue_close_reason_name(ev->reason), ev->detail);
+		break;
+	default: break;
+	}
+}
+
 void acc_conn_event(void *qp_owner, const struct flue_event *ev, const struct prov_conn_info *conn)
 {
 	struct acc_qp *qp = qp_owner;
-	uint32_t turn;
+	uint32_t turn, before, after;
 	bool tell;
 
 	pthread_mutex_lock(&qp->lock);
 	turn = qp->hear_turn;
+	before = qp->phase;
 	tell = step_locked(qp, ev, conn);
+	after = qp->phase;
 	if (tell && !qp->source.fn)
 		acc_event_raise(&qp->source, ev);
 	pthread_mutex_unlock(&qp->lock);
+	log_news(qp, ev, before, after);
 	if (tell && qp->source.fn)
 		acc_event_raise(&qp->source, ev);
 	if (tell)
@@ -259,6 +290,8 @@ static int await_outcome(struct acc_qp *qp, int timeout_ms)
 	if (!late)
 		return rc;
 
+	log_error(access, "queue pair %u: the provider tells no outcome; the set-up is given up",
+		  qp->pub.number);
 	qp->ops->abort(qp->prov);
 	pthread_mutex_lock(&qp->lock);
 	at = acc_deadline(&store, ACC_GRACE_MS);
@@ -279,6 +312,8 @@ int acc_conn_finish(struct acc_qp *qp, const struct flue_conn_attr *attr, int rc
 		qp->phase = ACC_NONE;
 		qp->waited = false;
 		pthread_mutex_unlock(&qp->lock);
+		log_error(access, "queue pair %u: the provider does not begin: %s", qp->pub.number,
+			  log_errno(rc));
 		return rc;
 	}
 	if (attr->flags & FLUE_CONN_ASYNC)
@@ -382,7 +417,7 @@ static void declare_lost(struct acc_qp *qp, uint32_t ends)
 	struct flue_event ev = { .type = FLUE_EVENT_DISCONNECTED,
 				 .reason = FLUE_CLOSE_LOCAL,
 				 .detail = ETIMEDOUT };
-	bool tell = false;
+	bool tell = false, lost = false;
 	uint32_t turn = 0;
 
 	pthread_mutex_lock(&qp->lock);
@@ -393,10 +428,15 @@ static void declare_lost(struct acc_qp *qp, uint32_t ends)
 		turn = qp->hear_turn;
 		tell = step_locked(qp, &ev, NULL);
 		qp->phase = ACC_ADRIFT;
+		lost = true;
 		if (tell && !qp->source.fn)
 			acc_event_raise(&qp->source, &ev);
 	}
 	pthread_mutex_unlock(&qp->lock);
+	if (lost)
+		log_error(access,
+			  "queue pair %u: the provider tells no end; the connection counts as lost",
+			  qp->pub.number);
 	if (tell && qp->source.fn)
 		acc_event_raise(&qp->source, &ev);
 	if (tell)
@@ -423,6 +463,9 @@ bool acc_conn_disconnect(struct flue_qp *pub, int timeout_ms)
 	begun = qp->ops->disconnect(qp->prov, timeout_ms);
 	if (begun == -ENOTCONN)
 		return true;
+	if (begun)
+		log_error(access, "queue pair %u: disconnect is refused: %s", qp->pub.number,
+			  log_errno(begun));
 	if (async || (begun && begun != -EBUSY))
 		return acc_ok(begun);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* flue_socket_convert(): a live stream becomes a connection of the program's own queue pair. */
 #include "access/access_priv.h"
+#include "base/probe.h"
 #include "access/stream.h"
 #include "base/clock.h"
 
@@ -116,5 +117,13 @@ bool flue_socket_convert(struct flue_qp *pub, int fd, const struct flue_switch_a
 		rc = -EISCONN;
 	if (!rc)
 		rc = acc_stream_check(fd);
-	return acc_ok(rc ? rc : convert(qp, fd, &sw, &attr));
+	if (!rc)
+		rc = convert(qp, fd, &sw, &attr);
+	PROBE(conversion, fd, pub->number, rc);
+	if (rc)
+		log_error(chimney, "descriptor %d is not converted for queue pair %u: %s", fd,
+			  pub->number, log_errno(rc));
+	else
+		log_info(chimney, "descriptor %d is converted: queue pair %u", fd, pub->number);
+	return acc_ok(rc);
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "access/access_priv.h"
+#include "base/probe.h"
 
 static bool cq_destroy(struct flue_cq *pub)
 {
@@ -235,6 +236,7 @@ void acc_cq_fired(struct acc_cq *cq)
 {
 	unsigned calls;
 
+	PROBE(notice, &cq->pub, cq->pub.cpu);
 	if (acc_source_is_mute(&cq->source))
 		return;
 	if (!cq->on_completion) {
@@ -268,8 +270,10 @@ void acc_cq_error(void *cq_owner)
 	struct acc_cq *cq = cq_owner;
 	struct flue_event ev = { .type = FLUE_EVENT_CQ_ERROR };
 
-	if (!atomic_exchange(&cq->failed, true))
-		acc_event_raise(&cq->source, &ev);
+	if (atomic_exchange(&cq->failed, true))
+		return;
+	log_error(access, "a completion queue of %u overflowed", cq->pub.depth);
+	acc_event_raise(&cq->source, &ev);
 }
 
 static struct acc_cq *new_cq(struct acc_adapter *a, const struct flue_cq_attr *attr)

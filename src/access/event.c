@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "access/access_priv.h"
+#include "base/probe.h"
 
 void acc_events_init(struct acc_events *events)
 {
@@ -175,6 +176,7 @@ void acc_event_raise(struct acc_source *source, const struct flue_event *ev)
 	struct acc_slot *slot;
 
 	named.u.object = source->object;
+	PROBE(event, source->object, ev->type, ev->reason, ev->detail);
 	if (source->fn && acc_source_is_mute(source))
 		return;
 	if (source->fn) {

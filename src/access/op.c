@@ -73,6 +73,8 @@ int acc_op_wait(struct acc_adapter *a, struct acc_op *op, int rc, void *object)
 		return rc == -ETIMEDOUT ? -EIO : rc;
 	}
 	op->object = object;
+	log_error(access, "no answer within %d ms: a call of the provider's is given up",
+		  acc_answer_ms);
 	pthread_mutex_lock(&a->lock);
 	SLIST_INSERT_HEAD(&a->lost, op, link);
 	pthread_mutex_unlock(&a->lock);

@@ -7,6 +7,7 @@
 #include "access/stream.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/probe.h"
 #include "base/util.h"
 
 #define DEFAULT_DISCONNECT_MS 5000
@@ -38,6 +39,11 @@ uint32_t sock_step(struct acc_socket *s, enum offload_event e)
 
 	if (edge.next == FSM_ILLEGAL)
 		return 0;
+	PROBE(offload_state, s->pub.fd, s->pub.offload_state, (uint32_t)edge.next, (uint32_t)e);
+	log_debug(chimney, "socket %d: %s in %s: now %s", s->pub.fd,
+		  fsm_event_name(&offload_fsm, e),
+		  fsm_state_name(&offload_fsm, s->pub.offload_state),
+		  fsm_state_name(&offload_fsm, edge.next));
 	__atomic_store_n(&s->pub.offload_state, edge.next, __ATOMIC_RELEASE);
 	actions = edge.actions;
 	if (e == OFFLOAD_EV_SWITCH)
@@ -50,6 +56,12 @@ uint32_t sock_step(struct acc_socket *s, enum offload_event e)
 }
 
 /* ---- the end ---- */
+
+/* For people; 0: there is none. */
+static uint32_t number_of(const struct acc_socket *s)
+{
+	return s->pub.qp ? s->pub.qp->number : 0;
+}
 
 /* Unless the program has closed it, and has something else there by now. */
 static void end_stream(struct acc_socket *s)
@@ -75,6 +87,9 @@ void sock_over(struct acc_socket *s, uint32_t reason, uint32_t detail)
 	s->over = true;
 	s->end.ev.reason = reason;
 	s->end.ev.detail = detail;
+	log_if(acc_end_level(reason), LOG_PART_chimney,
+	       "socket %d, queue pair %u: ended: %s, detail %#x", s->pub.fd, number_of(s),
+	       flue_close_reason_name(reason), detail);
 	sock_drop_stream(s);
 	sock_flush_recvs(s, &s->sends, ECANCELED);
 	if (!TAILQ_EMPTY(&s->posted))
@@ -88,6 +103,8 @@ void sock_transfer_failed(struct acc_socket *s, int err)
 
 	if (!actions)
 		return;
+	log_error(chimney, "socket %d, queue pair %u: the transfer failed: %s; it is torn down",
+		  s->pub.fd, number_of(s), log_errno(err));
 	if (actions & SOCKET_TELL)
 		sock_answer_switch(s, err);
 	if (actions & SOCKET_TEAR_DOWN)
@@ -110,8 +127,12 @@ static void change_late(struct acc_socket *s)
 {
 	struct acc_qp *qp = to_qp(s->pub.qp);
 	uint32_t ird = s->want_ird, ord = min_u32(s->want_ord, qp->pub.ord);
+	int rc = s->rewished ? qp->ops->modify_reads(qp->prov, ird, ord) : 0;
 
-	if (!s->rewished || qp->ops->modify_reads(qp->prov, ird, ord))
+	if (rc)
+		log_warn(chimney, "queue pair %u: %u and %u Reads, as wished late, are refused: %s",
+			 qp->pub.number, ird, ord, log_errno(rc));
+	if (rc || !s->rewished)
 		return;
 	qp->pub.ird = ird;
 	qp->pub.ord = ord;
@@ -168,6 +189,9 @@ static bool sock_disconnect(struct flue_socket *pub, int timeout_ms)
 	if (rc || streaming)
 		return acc_ok(rc);
 	rc = to_qp(pub->qp)->ops->disconnect(to_qp(pub->qp)->prov, timeout_ms);
+	if (rc && rc != -ENOTCONN)
+		log_error(chimney, "queue pair %u: disconnect is refused: %s", pub->qp->number,
+			  log_errno(rc));
 	return acc_ok(rc == -ENOTCONN ? 0 : rc);
 }
 
@@ -237,6 +261,9 @@ static bool sock_switch_mode(struct flue_socket *pub, const struct flue_switch_a
 		return acc_ok(rc);
 	pthread_mutex_lock(&s->lock);
 	rc = begin_switch(s, &attr, id);
+	if (rc)
+		log_error(chimney, "socket %d: the switch to RDMA mode is refused: %s", pub->fd,
+			  log_errno(rc));
 	pthread_mutex_unlock(&s->lock);
 	sock_deliver(s, false);
 	return acc_ok(rc);

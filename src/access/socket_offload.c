@@ -143,6 +143,9 @@ bool sock_end_offload(struct flue_socket *pub, bool early)
 	if (rc)
 		return acc_ok(rc);
 	rc = make_idle(qp);
+	if (rc)
+		log_error(chimney, "queue pair %u: the offload ended, but not all is flushed: %s",
+			  qp->number, log_errno(rc));
 	sock_leave_qp(s, qp);
 	pthread_mutex_lock(&s->lock);
 	pub->qp = NULL;

@@ -494,5 +494,7 @@ bool sock_reserve(struct flue_socket *pub, struct flue_reserve_attr *attr)
 	attr->size = size;
 	if (!r.reason)
 		return true;
+	log_if(r.recoverable ? LOG_LEVEL_warn : LOG_LEVEL_error, LOG_PART_chimney,
+	       "socket %d: nothing is reserved: %s", pub->fd, flue_reserve_reason_name(r.reason));
 	return acc_ok(r.recoverable ? -ENOBUFS : -EIO);
 }

@@ -43,12 +43,11 @@ enum log_part {
 #define log_info(part, ...)  log_at(info, part, __VA_ARGS__)
 #define log_debug(part, ...) log_at(debug, part, __VA_ARGS__)
 
-#define log_at(level, part, ...) \
-	log_if(LOG_LEVEL_##level, LOG_PART_##part, LOG_PART_##part, __VA_ARGS__)
+#define log_at(level, part, ...) log_if(LOG_LEVEL_##level, LOG_PART_##part, __VA_ARGS__)
 /* For a level that is known only then. */
-#define log_if(level, gate, part, ...)                                        \
+#define log_if(level, part, ...)                                              \
 	do {                                                                  \
-		if (__builtin_expect(log_levels[gate] >= (int)(level), 0))    \
+		if (__builtin_expect(log_levels[part] >= (int)(level), 0))    \
 			log_line((enum log_level)(level), part, __VA_ARGS__); \
 	} while (0)
 
@@ -69,7 +68,7 @@ void log_stop(void);
 /* FLUE_LOG's text into levels. -EINVAL: all off, and the reason is in `error`. NULL is "off". */
 int log_parse(const char *text, uint8_t levels[LOG_NPARTS], char *error, size_t size);
 
-/* Who has told that FLUE_LOG is wrong says so to those he starts, by this variable's value: the text. */
+/* A value of FLUE_LOG of which was told already that it is wrong, if it is: for programs that we start. */
 #define LOG_TOLD "FLUE_LOG_TOLD"
 
 /* ---- words for lines ---- */

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "provider/registry.h"
 
 #define MAX_REGISTERED 16
@@ -55,11 +56,17 @@ int provider_register(const struct prov_ops *ops)
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	int rc;
 
-	if (!ops || ops->size != sizeof(*ops) || provider_empty_slot(ops))
+	if (!ops || ops->size != sizeof(*ops) || provider_empty_slot(ops)) {
+		log_error(provider, "a table of another size or with an empty slot is refused");
 		return -EINVAL;
+	}
 	pthread_mutex_lock(&lock);
 	rc = add(ops);
 	pthread_mutex_unlock(&lock);
+	if (rc)
+		log_error(provider, "%s is not registered: %s", ops->name, log_errno(rc));
+	else
+		log_info(provider, "%s is registered: %s", ops->name, ops->description);
 	return rc;
 }
 
