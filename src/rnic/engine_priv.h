@@ -1,9 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* Shared by engine.c (queues, sockets, timers) and engine_drive.c (who waits, when). */
+/* Shared by engine.c (queues, timers), engine_io.c (sockets), engine_drive.c (the thread) and
+ * engine_poll.c (callers). */
 #ifndef FLUE_RNIC_ENGINE_PRIV_H
 #define FLUE_RNIC_ENGINE_PRIV_H
 
 #include "rnic/engine.h"
+
+struct epoll_event;
+
+/* How epoll names the wake-up, which is no socket. */
+#define KICK_NAME UINT64_MAX
+/* Events taken from the set at a time. */
+#define BATCH 64
 
 enum engine_driver { DRIVER_NONE = 0, DRIVER_THREAD, DRIVER_CALLER };
 
@@ -13,6 +21,25 @@ enum thread_mode {
 	THREAD_IN_FUTEX,    /* reached through the futex */
 	THREAD_IN_DEEP,     /* the same, and nobody promised a time limit */
 };
+
+/* The right to wait for sockets; one thread has it. false: somebody else does. */
+static inline bool engine_take_token(struct engine *e, int who)
+{
+	int none = DRIVER_NONE;
+
+	return atomic_compare_exchange_strong(&e->driver, &none, who);
+}
+void engine_drop_token(struct engine *e);
+/* Under lock: hands out what epoll_wait brought. */
+void engine_dispatch(struct engine *e, const struct epoll_event *evs, int n);
+/*
+ * Under lock, holding the token: the parked link returns to the epoll set. Where the kernel has no
+ * memory for that, it is asked by hand. false: it could not return, and must be asked again soon.
+ */
+bool engine_return_parked(struct engine *e);
+/* Holds the token and is about to sleep: every link must be in the epoll set. Returns how long to
+ * sleep. */
+int engine_leave_none_parked(struct engine *e, int timeout_ms);
 
 /* The thread's main function. */
 void *engine_main(void *arg);

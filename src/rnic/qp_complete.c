@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: MIT */
+/* Completing: in order, once, and flushing what will never be done. */
+#include "base/util.h"
+#include "rnic/qp.h"
+#include "rnic/qp_priv.h"
+
+static bool push(struct qp *q, struct cq *cq, struct cqe *e, bool solicited)
+{
+	e->wc.qp = q->owner;
+	if (cq_push(cq, e, solicited || e->wc.status != FLUE_WC_SUCCESS))
+		return true;
+	q->lost = true;
+	qp_apply(q, QPE_LOCAL_FAIL, FLUE_CLOSE_LOCAL, EOVERFLOW);
+	return false;
+}
+
+/* Everything is flushed: no slot waits for a completion that nobody will see. */
+static void settle(struct qp *q)
+{
+	q->lost = false;
+	cq_settle(q->send_cq, &q->sq);
+	if (!q->srq)
+		cq_settle(q->recv_cq, &q->rq);
+}
+
+void qp_complete_ready(struct qp *q)
+{
+	while (wq_fill(&q->sq)) {
+		struct wqe *w = wq_at(&q->sq, atomic_load(&q->sq.head));
+		struct cqe e = { .wc = { .id = w->id,
+					 .status = w->status,
+					 .op = qp_op_rules[w->op].wc_op,
+					 .byte_len = w->total },
+				 .wq = &q->sq };
+		bool say = w->flags & FLUE_SIGNALED || w->status != FLUE_WC_SUCCESS;
+
+		if (w->state != WQE_DONE)
+			break;
+		/* Retired first: a program that polls this completion may close at once. */
+		e.free_to = wq_retire(&q->sq);
+		if (say)
+			push(q, q->send_cq, &e, false);
+	}
+}
+
+void qp_finish(struct qp *q, uint32_t n, uint32_t status)
+{
+	struct wqe *w = wq_at(&q->sq, n);
+
+	w->state = WQE_DONE;
+	if (w->status == FLUE_WC_SUCCESS)
+		w->status = (uint8_t)status;
+	qp_complete_ready(q);
+}
+
+bool qp_push_recv(struct qp *q, const struct wqe *w, uint32_t status, uint32_t len, uint32_t flags,
+		  uint32_t inv_key)
+{
+	struct cqe e = { .wc = { .id = w->id,
+				 .status = status,
+				 .op = FLUE_WC_RECV,
+				 .byte_len = len,
+				 .flags = flags,
+				 .inv_key = inv_key },
+			 .wq = q->srq ? &q->srq->wq : &q->rq };
+
+	if (!q->srq)
+		e.free_to = wq_retire(&q->rq);
+	q->rx.have_wqe = false;
+	return push(q, q->recv_cq, &e, flags & FLUE_WC_SOLICITED);
+}
+
+static void flush_sq(struct qp *q)
+{
+	uint32_t tail = atomic_load_explicit(&q->sq.tail, memory_order_acquire);
+
+	/* Later requests may be done already, behind a Read that never was: they are flushed too,
+	 * because nothing may succeed after a failure. */
+	for (uint32_t n = atomic_load(&q->sq.head); n != tail; n++) {
+		struct wqe *w = wq_at(&q->sq, n);
+
+		w->state = WQE_DONE;
+		if (w->status == FLUE_WC_SUCCESS)
+			w->status = FLUE_WC_FLUSHED;
+	}
+	q->tx.cur.next_wqe = tail;
+	qp_complete_ready(q);
+}
+
+static void flush_rq(struct qp *q)
+{
+	if (q->srq) {
+		if (q->rx.have_wqe)
+			qp_push_recv(q, q->srq_wqe, FLUE_WC_FLUSHED, 0, 0, 0);
+		return;
+	}
+	while (wq_fill(&q->rq)) {
+		struct wqe *w = wq_at(&q->rq, atomic_load(&q->rq.head));
+
+		qp_push_recv(q, w, FLUE_WC_FLUSHED, 0, 0, 0);
+	}
+}
+
+/* In the new state. */
+void qp_flush(struct qp *q, bool sends)
+{
+	if (sends)
+		flush_sq(q);
+	flush_rq(q);
+	if (q->state != QPS_CLOSING)
+		settle(q);
+}
+
+void qp_run_kick(struct engine_kick *k)
+{
+	struct qp *q = container_of(k, struct qp, kick);
+
+	if (q->state == QPS_CLOSING && atomic_exchange(&q->late, false))
+		qp_apply(q, QPE_POSTED, FLUE_CLOSE_BAD, ENOTCONN);
+	if (q->state == QPS_RTS) {
+		qp_tx_run(q);
+	} else if (q->state != QPS_TERMINATE) {
+		/* Posted just before the state changed, or after an error. */
+		flush_sq(q);
+		if (q->state == QPS_ERROR)
+			flush_rq(q);
+		if (q->lost)
+			settle(q);
+	}
+}

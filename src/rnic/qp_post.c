@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: MIT */
+/* Posting: requests are checked and copied into their queue by the caller's thread. */
+#include <errno.h>
+#include <string.h>
+
+#include "rnic/qp.h"
+#include "rnic/qp_priv.h"
+
+const struct op_rule qp_op_rules[FLUE_WR_NOPS] = {
+	[FLUE_WR_SEND] = { FLUE_SOLICITED | FLUE_INLINE, 0, RNIC_MAX_SGE, FLUE_WC_SEND },
+	[FLUE_WR_SEND_INV] = { FLUE_SOLICITED | FLUE_INLINE, 0, RNIC_MAX_SGE, FLUE_WC_SEND },
+	[FLUE_WR_WRITE] = { FLUE_INLINE, 0, RNIC_MAX_SGE, FLUE_WC_WRITE },
+	[FLUE_WR_READ] = { 0, 0, RNIC_MAX_READ_SGE, FLUE_WC_READ },
+	[FLUE_WR_READ_INV] = { 0, 1, RNIC_MAX_READ_SGE, FLUE_WC_READ },
+	[FLUE_WR_LOCAL_INV] = { 0, 0, 0, FLUE_WC_LOCAL_INV },
+	[FLUE_WR_FAST_REG] = { 0, 0, 0, FLUE_WC_FAST_REG },
+	[FLUE_WR_BIND] = { 0, 0, 0, FLUE_WC_BIND_MW },
+};
+
+static int check_send(const struct qp *q, const struct flue_send_wr *wr, uint32_t *total)
+{
+	const struct op_rule *r = &qp_op_rules[wr->op < FLUE_WR_NOPS ? wr->op : 0];
+
+	if (wr->op >= FLUE_WR_NOPS ||
+	    wr->flags & ~(r->flags | FLUE_SIGNALED | FLUE_FENCE | FLUE_LOCAL_FENCE))
+		return -EINVAL;
+	if (wr->n_sg < r->min_sge || wr->n_sg > r->max_sge || (wr->n_sg && !wr->sg))
+		return -EINVAL;
+	if (!(wr->flags & FLUE_INLINE) && wr->n_sg > q->sq.max_sge)
+		return -EINVAL;
+	if (wq_total(wr->sg, wr->n_sg, total))
+		return -EINVAL;
+	if (wr->flags & FLUE_INLINE && *total > q->sq.max_inline)
+		return -EINVAL;
+	return 0;
+}
+
+static void copy_inline(struct wqe *w, const struct flue_send_wr *wr)
+{
+	char *to = (char *)w->sg;
+
+	for (uint32_t i = 0; i < wr->n_sg; i++) {
+		if (wr->sg[i].length)
+			memcpy(to, (const void *)(uintptr_t)wr->sg[i].addr, wr->sg[i].length);
+		to += wr->sg[i].length;
+	}
+	w->n_sg = 0;
+}
+
+static int enqueue(struct qp *q, const struct flue_send_wr *wr)
+{
+	uint32_t total = 0;
+	struct wqe *w;
+	int rc = check_send(q, wr, &total);
+
+	if (rc)
+		return rc;
+	w = wq_next(&q->sq);
+	if (!w)
+		return -ENOMEM;
+	w->id = wr->id;
+	w->op = (uint8_t)wr->op;
+	w->flags = (uint8_t)(wr->flags | (q->signal_all ? FLUE_SIGNALED : 0));
+	w->n_sg = wr->n_sg;
+	w->total = total;
+	w->rkey = wr->rkey;
+	w->remote_addr = wr->remote_addr;
+	w->reg = wr->reg;
+	if (wr->flags & FLUE_INLINE)
+		copy_inline(w, wr);
+	else if (wr->n_sg)
+		memcpy(w->sg, wr->sg, wr->n_sg * sizeof(*wr->sg));
+	wq_advance(&q->sq);
+	return 0;
+}
+
+static bool takes_posts(struct qp *q, bool receive)
+{
+	switch (__atomic_load_n(q->state_word, __ATOMIC_ACQUIRE)) {
+	case FLUE_QP_IDLE: return receive;
+	case FLUE_QP_CLOSING:
+		/* The close was to be graceful, and now there is work: it ends badly. A program that
+		 * gives a receive back while the peer closes could not know, and loses nothing. */
+		if (!receive || !atomic_load(&q->peer_closed)) {
+			atomic_store(&q->late, true);
+			engine_kick(q->engine, &q->kick);
+		}
+		return false;
+	default: return true;
+	}
+}
+
+int qp_post_send(struct qp *q, const struct flue_send_wr *wr, const struct flue_send_wr **bad)
+{
+	int rc = 0;
+
+	*bad = wr;
+	if (!takes_posts(q, false))
+		return -ENOTCONN;
+	lock_take(&q->sq.lock);
+	for (; wr; wr = wr->next) {
+		*bad = wr;
+		rc = enqueue(q, wr);
+		if (rc)
+			break;
+	}
+	lock_give(&q->sq.lock);
+	engine_kick(q->engine, &q->kick);
+	return rc;
+}
+
+int qp_post_recv(struct qp *q, const struct flue_recv_wr *wr, const struct flue_recv_wr **bad)
+{
+	int rc = 0;
+
+	*bad = wr;
+	if (q->srq)
+		return -EINVAL;
+	if (!takes_posts(q, true))
+		return -ENOTCONN;
+	for (; wr && rc == 0; wr = wr->next) {
+		*bad = wr;
+		rc = wq_post_recv(&q->rq, wr);
+	}
+	/* Only a queue pair that ended has something to do for a receive: to flush it. */
+	if (__atomic_load_n(q->state_word, __ATOMIC_ACQUIRE) == FLUE_QP_ERROR)
+		engine_kick(q->engine, &q->kick);
+	return rc;
+}

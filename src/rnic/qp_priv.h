@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT */
+/* Shared by the qp_*.c files. Under the engine's lock. */
+#ifndef FLUE_RNIC_QP_PRIV_H
+#define FLUE_RNIC_QP_PRIV_H
+
+#include "rnic/qp.h"
+
+/* What may be posted, and as what it completes. */
+struct op_rule {
+	uint32_t flags; /* allowed beside SIGNALED and the fences */
+	uint32_t min_sge, max_sge;
+	uint8_t wc_op;
+};
+extern const struct op_rule qp_op_rules[FLUE_WR_NOPS];
+
+/* qp_complete.c */
+/* In the new state: queued receives, and with `sends` requests too, complete as flushed. */
+void qp_flush(struct qp *q, bool sends);
+/* Somebody posted. */
+void qp_run_kick(struct engine_kick *k);
+
+/* qp_state.c */
+void qp_fire_timer(struct engine_timer *t);
+void qp_set_state(struct qp *q, uint8_t state);
+/* Gives up the stream: reset = the peer gets an RST, else whatever close(2) does. */
+void qp_drop_stream(struct qp *q, bool reset);
+/* Behind the last Read of ours, counting one whose request is half out. */
+uint32_t qp_reads_out(const struct qp *q);
+/* New rings; what is outstanding moves to its place in them. -ENOMEM. */
+int qp_resize_rings(struct qp *q, uint32_t ird, uint32_t ord);
+
+#endif
