@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/util.h"
 #include "rnic/cep_priv.h"
+#include "rnic/link_tcp.h"
 #include "rnic/listener.h"
 #include "rnic/qp.h"
 
@@ -84,18 +85,27 @@ void cep_free(struct cep *c)
 
 /* ---- telling ---- */
 
+/* Nobody dials again from here on: these are the connection's own. */
+static void keep_addresses(struct cep *c)
+{
+	c->local_len = c->remote_len = sizeof(c->local);
+	memset(&c->local, 0, sizeof(c->local));
+	memset(&c->remote, 0, sizeof(c->remote));
+	getsockname(c->io.fd, (struct sockaddr *)&c->local, &c->local_len);
+	getpeername(c->io.fd, (struct sockaddr *)&c->remote, &c->remote_len);
+}
+
 static void fill_info(struct cep *c)
 {
 	struct qp *q = c->qp;
 	const struct mpa_frame *peer = c->initiator ? &c->rep : &c->req;
-	socklen_t len = sizeof(q->info.local);
-	int fd = c->io.fd >= 0 ? c->io.fd : q->io.fd;
 
+	if (c->io.fd >= 0)
+		keep_addresses(c);
 	memset(&q->info, 0, sizeof(q->info));
-	if (fd >= 0) {
-		getsockname(fd, (struct sockaddr *)&q->info.local, &len);
-		len = sizeof(q->info.peer);
-		getpeername(fd, (struct sockaddr *)&q->info.peer, &len);
+	if (c->io.fd >= 0 || link_is_open(q->link)) {
+		q->info.local = c->local;
+		q->info.peer = c->remote;
 	}
 	q->info.ird = c->terms.ird;
 	q->info.ord = c->terms.ord;
@@ -142,21 +152,29 @@ void cep_describe(const struct cep *c, struct rnic_request_info *info)
 
 static int enter_rdma(struct cep *c)
 {
-	struct qp_start start = { .fd = c->io.fd,
-				  .terms = &c->terms,
+	struct link_tcp_attr attr = { .fd = c->io.fd,
+				      .terms = &c->terms,
+				      .fpdu_max = c->fpdu_max,
+				      .early = c->early ? c->early + c->early_at : NULL,
+				      .early_len = c->early_len - c->early_at };
+	struct qp_start start = { .terms = &c->terms,
 				  .initiator = c->initiator,
 				  .lenient = c->lenient,
-				  .fpdu_max = c->fpdu_max,
-				  .deny = c->deny,
-				  .early = c->early ? c->early + c->early_at : NULL,
-				  .early_len = c->early_len - c->early_at };
+				  .deny = c->deny };
+	struct link *link;
 	int rc;
 
+	keep_addresses(c);
 	engine_forget(c->engine, &c->io);
-	c->io.fd = -1;
-	rc = qp_establish(c->qp, &start);
+	rc = link_tcp_create(c->qp, &attr, &link);
 	if (rc)
-		c->io.fd = start.fd;
+		return rc;
+	c->io.fd = -1;
+	rc = qp_establish(c->qp, &start, link);
+	if (rc) {
+		link_tcp_return(link);
+		c->io.fd = attr.fd;
+	}
 	return rc;
 }
 
@@ -212,7 +230,7 @@ static void give_up_stream(struct cep *c)
 {
 	cep_close_stream(c);
 	/* A responder's queue pair may hold the stream already, waiting for the first message. */
-	if (c->qp && c->qp->io.fd >= 0)
+	if (c->qp && link_is_open(c->qp->link))
 		qp_apply(c->qp, QPE_ABORT, FLUE_CLOSE_ABORTED, (uint32_t)c->err);
 }
 

@@ -89,7 +89,6 @@ int qp_create(const struct qp_attr *a, struct qp **out)
 	q->note_up.run = run_up;
 	q->note_down.run = run_down;
 	q->note_last.run = run_last;
-	q->io.fd = -1;
 	cq_attach(q->send_cq, q->engine);
 	cq_attach(q->recv_cq, q->engine);
 	pthread_mutex_lock(&q->rnic->lists);
@@ -105,7 +104,7 @@ void qp_destroy(struct qp *q)
 	q->doomed = true;
 	if (q->cep)
 		cep_abandon(q->cep);
-	qp_drop_stream(q, q->state != QPS_IDLE);
+	qp_drop_link(q, q->state != QPS_IDLE ? LINK_RESET : LINK_CLOSE);
 	engine_unkick(q->engine, &q->kick);
 	engine_unlock(q->engine);
 	engine_untell(q->engine, &q->note_accepted);
@@ -124,6 +123,8 @@ void qp_destroy(struct qp *q)
 	free(q->srq_wqe);
 	free(q->irq);
 	free(q->orq);
+	if (q->link)
+		q->link->ops->destroy(q->link);
 	free(q);
 }
 
@@ -147,7 +148,7 @@ void qp_query(struct qp *q, struct qp_info *info)
 {
 	engine_lock(q->engine);
 	*info = (struct qp_info) { .state = q->state,
-				   .llp_open = q->io.fd >= 0 || q->cep,
+				   .llp_open = link_is_open(q->link) || q->cep,
 				   .sends = wq_fill(&q->sq),
 				   .receives = q->srq ? 0 : wq_fill(&q->rq),
 				   .reads_out = qp_reads_out(q) - q->orq_head,
@@ -245,9 +246,8 @@ int qp_reset(struct qp *q)
 
 void qp_fork_child(struct qp *q)
 {
-	engine_io_close(&q->io);
-	q->tx.has_part = false;
-	q->rx.buf = NULL; /* the parent's byte order of things is not ours to untangle */
+	if (link_is_open(q->link))
+		q->link->ops->close(q->link, LINK_ABANDON);
 	q->connected = false;
 	q->timer.at = 0;
 	lock_init(&q->sq.lock);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Queue pairs of the software RNIC.
+ * Queue pairs of the software RNIC: queues, states, scheduling, completions. What carries their
+ * messages is a link (link.h).
  *
  * A queue pair lives on the engine of its receive CQ. Everything in struct qp that is not a work
  * queue is touched under that engine's lock only. Posting takes the work queue's leaf lock, then
  * kicks the engine; whoever gets its lock transmits.
  *
  * The stream belongs to the connection endpoint (cep.h) until the start-up frames are exchanged,
- * then to the queue pair. `state` is written by qp_apply() alone, from the table in
+ * then to the queue pair's link. `state` is written by qp_apply() alone, from the table in
  * wire/qp_fsm.def.
  */
 #ifndef FLUE_RNIC_QP_H
@@ -27,6 +28,7 @@
 #include "wire/rdmap.h"
 
 struct cep;
+struct link;
 
 /* An inbound Read Request being answered. */
 struct irq_entry {
@@ -44,69 +46,35 @@ struct orq_entry {
 
 enum tx_kind { TX_NONE = 0, TX_REQUEST, TX_RESPONSE, TX_TERMINATE, TX_RTR };
 
-/* Where the transmitter stands inside the message it is sending. Copied to look ahead. */
+/* Which message goes next, and how much of it the link has. Copied to look ahead (qp_sched.h). */
 struct tx_cursor {
 	uint8_t kind;      /* enum tx_kind */
-	uint32_t off;      /* bytes of the message already in FPDUs */
+	uint32_t off;      /* bytes of the message already with the link */
 	uint32_t next_wqe; /* next request to start */
 	uint32_t irq_next; /* next inbound Read to answer */
 	uint32_t orq_tail;
 	uint32_t msn_send, msn_read;
 	bool rtr_owed;
-	bool turn;    /* whose turn after this message: a response's */
-	bool over;    /* the Terminate is in an FPDU: nothing may follow it */
-	uint64_t pos; /* octets of full operation, for markers */
+	bool turn; /* whose turn after this message: a response's */
+	bool over; /* the Terminate is with the link: nothing may follow it */
 };
 
-/* Headers in front of the payload: length field, DDP header, fixed RDMAP header. */
-#define TX_HEAD_MAX (MPA_LEN_LEN + DDP_HDR_MAX + RDMAP_TERMINATE_MAX)
-/* Payloads up to here are copied behind their header: one piece is cheaper than three. */
-#define TX_SMALL 256
-
-/* One FPDU, ready to go out or partly out. */
-struct tx_fpdu {
-	uint8_t head[TX_HEAD_MAX + TX_SMALL + MPA_PAD_MAX + MPA_CRC_LEN];
-	uint8_t tail[MPA_PAD_MAX + MPA_CRC_LEN];
-	bool small; /* payload and tail stand in `head`, too */
-	uint16_t head_len, tail_len;
-	uint32_t payload;         /* bytes between head and tail */
-	uint32_t payload_off;     /* their place in the message */
-	size_t sent;              /* octets of the FPDU that TCP took */
-	struct engine_buf *stage; /* the whole FPDU in one piece, or NULL: gather from memory */
-	size_t stage_off, stage_len;
-	struct tx_cursor after; /* the cursor when this FPDU is out */
-	struct tx_cursor at;    /* ... and as it was built */
-};
-
+/* Transmission, as far as no link is asked. */
 struct qp_tx {
-	struct tx_cursor cur;
+	struct tx_cursor cur; /* behind what the link has sent */
 	struct mem_cache cache;
-	bool held;      /* responder: nothing goes out before the first FPDU came in */
+	bool held;      /* responder: nothing goes out before the first message came in */
 	bool lenient;   /* ... or only for a moment */
 	uint8_t nudges; /* ready-to-receive messages to repeat while the peer is silent */
-	bool blocked;   /* TCP is full; EPOLLOUT is watched */
-	bool has_part;
-	bool fin_wanted, fin_sent;
-	bool busy;           /* in qp_tx_run() */
-	bool marked;         /* insert markers */
-	struct tx_fpdu part; /* an FPDU partly out */
-	struct rdmap_terminate term;
+	uint8_t rtr;    /* enum mpa_rtr: which message that is */
+	bool fin_wanted;
 	bool term_owed;
-	size_t mulpdu;     /* largest ULPDU we send now */
-	size_t mulpdu_cap; /* it grows up to here when the peer shows that it takes more */
+	struct rdmap_terminate term;
 };
 
+/* Reception, from the first checked segment on. */
 struct qp_rx {
-	struct mpa_stream in;
 	struct mem_cache cache;
-	struct engine_buf *buf; /* NULL: nothing pending */
-	size_t head, tail;
-	size_t expect; /* size of the last large FPDU: read one of these at a time */
-	/* direct placement of a segment whose FPDU is not in the buffer as a whole */
-	bool direct;
-	struct ddp_segment seg;
-	size_t placed;  /* payload bytes placed */
-	size_t trailer; /* pad and CRC octets still to come */
 	/* untagged queue 0 */
 	uint32_t msn_send;
 	bool have_wqe; /* a receive is being filled */
@@ -116,12 +84,9 @@ struct qp_rx {
 	/* other queues */
 	uint32_t msn_read, msn_term;
 	uint32_t read_got; /* bytes of the response at the head of the ORQ */
-	bool any;          /* an FPDU was received */
-	bool progress;     /* this run read something, so there may be something to send */
+	bool any;          /* a segment was received */
 	bool rtr_send;     /* a zero-length Send as ready-to-receive is expected */
-	bool fresh;        /* the buffer holds octets that were not parsed yet */
 	bool in_write;     /* a Write has begun, and its last segment is still to come */
-	bool fin;          /* the peer has closed its half */
 };
 
 struct qp {
@@ -141,14 +106,12 @@ struct qp {
 	struct wqe *srq_wqe; /* with an SRQ: the receive being filled */
 
 	/* under the engine's lock from here on */
-	uint8_t state; /* enum qp_fsm_state */
-	struct engine_io io;
+	uint8_t state;     /* enum qp_fsm_state */
+	struct link *link; /* the last one; NULL: there was none */
 	struct engine_timer timer;
 	struct cep *cep; /* connection being set up; NULL once it is up or gone */
 	bool connected;  /* CONNECTED was told, so DISCONNECTED is owed */
-	struct mpa_terms terms;
-	struct ddp_params ddp;
-	uint32_t deny; /* FLUE_REMOTE_*: not over this connection */
+	uint32_t deny;   /* FLUE_REMOTE_*: not over this connection */
 	struct qp_tx tx;
 	struct qp_rx rx;
 	uint32_t ird, ord;
@@ -215,17 +178,13 @@ int qp_modify_reads(struct qp *q, uint32_t ird, uint32_t ord);
 /* ---- inside the RNIC, under the engine's lock ---- */
 
 struct qp_start {
-	int fd;
 	const struct mpa_terms *terms;
 	bool initiator, lenient;
-	uint32_t fpdu_max;
-	uint32_t deny;        /* rights that the peer has not, whatever its key says */
-	const uint8_t *early; /* octets of full operation that were read already */
-	size_t early_len;     /* fits a buffer */
+	uint32_t deny; /* rights that the peer has not, whatever its key says */
 };
 
-/* The start-up is done: q owns fd and enters RTS. -ENOMEM, -errno of epoll: nothing taken. */
-int qp_establish(struct qp *q, const struct qp_start *start);
+/* The start-up is done: q owns the link and enters RTS. -ENOMEM: nothing taken. */
+int qp_establish(struct qp *q, const struct qp_start *start, struct link *link);
 /* Step the machine and perform the actions. reason/detail count for the first end only. */
 void qp_apply(struct qp *q, enum qp_fsm_event e, uint32_t reason, uint32_t detail);
 /* Nothing queued, nothing outstanding in either direction. */
@@ -236,25 +195,22 @@ void qp_complete_ready(struct qp *q);
 /* Completes a receive; q->rx says which. */
 bool qp_push_recv(struct qp *q, const struct wqe *w, uint32_t status, uint32_t len, uint32_t flags,
 		  uint32_t inv_key);
+/* Our own request cannot go on: it completes with `status`, the connection ends. */
+void qp_fail_request(struct qp *q, uint32_t n, uint32_t status);
+void qp_fork_child(struct qp *q);
+
+/* ---- what a link says, under the engine's lock; it may be closed behind each of these ---- */
+
 /* We found a fault in what came in: Terminate. `seg`/`ulpdu` may be NULL. */
 void qp_fault(struct qp *q, uint32_t fault, const uint8_t *ulpdu, size_t have, size_t ulpdu_len,
 	      const struct ddp_segment *seg);
-/* Our own request cannot go on: it completes with `status`, the connection ends. */
-void qp_fail_request(struct qp *q, uint32_t n, uint32_t status);
-/* The peer has closed its half, in order and with nothing outstanding. */
-void qp_peer_closed(struct qp *q);
-/* The stream failed with an errno. */
-void qp_llp_error(struct qp *q, int err);
-
-/* qp_tx.c */
-void qp_tx_run(struct qp *q);
-void qp_tx_reset(struct qp *q);
-/* qp_rx.c */
-void qp_rx_run(struct qp *q);
-void qp_rx_reset(struct qp *q);
-/* Puts octets into the empty buffer, to be parsed by the next run. -ENOMEM. */
-int qp_rx_preload(struct qp *q, const uint8_t *data, size_t len);
-bool qp_rx_at_boundary(const struct qp *q);
-void qp_fork_child(struct qp *q);
+/* The link failed with an errno of the stream. */
+void qp_link_failed(struct qp *q, int err);
+/* It lacks something here: memory, a descriptor, the program's own pages. */
+void qp_link_starved(struct qp *q, int err);
+/* The peer has closed its direction; `whole`: not inside a unit of the link. */
+void qp_link_ended(struct qp *q, bool whole);
+/* As asked for by await_end(): both directions are closed and the peer has everything. */
+void qp_link_over(struct qp *q);
 
 #endif

@@ -118,7 +118,7 @@ void qp_run_kick(struct engine_kick *k)
 	if (q->state == QPS_CLOSING && atomic_exchange(&q->late, false))
 		qp_apply(q, QPE_POSTED, FLUE_CLOSE_BAD, ENOTCONN);
 	if (q->state == QPS_RTS) {
-		qp_tx_run(q);
+		link_kick(q->link);
 	} else if (q->state != QPS_TERMINATE) {
 		/* Posted just before the state changed, or after an error. */
 		flush_sq(q);

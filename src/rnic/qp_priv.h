@@ -3,6 +3,7 @@
 #ifndef FLUE_RNIC_QP_PRIV_H
 #define FLUE_RNIC_QP_PRIV_H
 
+#include "rnic/link.h"
 #include "rnic/qp.h"
 
 /* What may be posted, and as what it completes. */
@@ -22,11 +23,13 @@ void qp_run_kick(struct engine_kick *k);
 /* qp_state.c */
 void qp_fire_timer(struct engine_timer *t);
 void qp_set_state(struct qp *q, uint8_t state);
-/* Gives up the stream: reset = the peer gets an RST, else whatever close(2) does. */
-void qp_drop_stream(struct qp *q, bool reset);
-/* Behind the last Read of ours, counting one whose request is half out. */
-uint32_t qp_reads_out(const struct qp *q);
+/* Closes the link, if it is open. */
+void qp_drop_link(struct qp *q, enum link_end how);
 /* New rings; what is outstanding moves to its place in them. -ENOMEM. */
 int qp_resize_rings(struct qp *q, uint32_t ird, uint32_t ord);
+
+/* qp_sched.c */
+/* Behind the last Read of ours, counting one whose request is half out. */
+uint32_t qp_reads_out(const struct qp *q);
 
 #endif

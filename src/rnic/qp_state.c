@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* The queue pair's machine: entering RTS, the steps and their actions, the end of the stream. */
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 
 #include "base/util.h"
 #include "rnic/cep.h"
+#include "rnic/link.h"
 #include "rnic/qp.h"
 #include "rnic/qp_priv.h"
+#include "rnic/qp_sched.h"
 
 _Static_assert((int)QPS_IDLE == (int)FLUE_QP_IDLE && (int)QPS_ERROR == (int)FLUE_QP_ERROR,
 	       "the machine's states are the public ones");
@@ -41,7 +40,7 @@ static void be_patient(struct qp *q)
 		q->tx.cur.rtr_owed = true;
 		engine_timer_arm(q->engine, &q->timer, NUDGE_DELAY_MS);
 	}
-	qp_tx_run(q);
+	link_kick(q->link);
 }
 
 void qp_fire_timer(struct engine_timer *t)
@@ -56,21 +55,13 @@ void qp_fire_timer(struct engine_timer *t)
 
 /* ---- steps ---- */
 
-/* Gives up the stream: reset = the peer gets an RST, else whatever close(2) does. */
-void qp_drop_stream(struct qp *q, bool reset)
+void qp_drop_link(struct qp *q, enum link_end how)
 {
-	struct sockaddr nobody = { .sa_family = AF_UNSPEC };
-
 	engine_timer_stop(q->engine, &q->timer);
-	if (q->io.fd < 0)
+	if (!link_is_open(q->link))
 		return;
-	engine_forget(q->engine, &q->io);
-	/* Disconnecting resets at once, also when an adopted descriptor has copies elsewhere. */
-	if (reset && engine_io_is_ours(&q->io))
-		connect(q->io.fd, &nobody, sizeof(nobody));
-	engine_io_close(&q->io);
-	qp_tx_reset(q);
-	qp_rx_reset(q);
+	q->link->ops->close(q->link, how);
+	qp_sched_reset(q);
 }
 
 bool qp_is_idle(const struct qp *q)
@@ -78,7 +69,7 @@ bool qp_is_idle(const struct qp *q)
 	const struct tx_cursor *c = &q->tx.cur;
 
 	return wq_fill((struct wq *)&q->sq) == 0 && q->orq_head == c->orq_tail &&
-	       q->irq_head == q->irq_tail && !q->tx.has_part && c->kind == TX_NONE && !c->rtr_owed;
+	       q->irq_head == q->irq_tail && c->kind == TX_NONE && !c->rtr_owed;
 }
 
 static void tell_end(struct qp *q)
@@ -138,9 +129,9 @@ void qp_apply(struct qp *q, enum qp_fsm_event e, uint32_t reason, uint32_t detai
 	if (edge.actions & QPA_TIMER)
 		engine_timer_arm(q->engine, &q->timer, (uint64_t)q->close_timeout_ms);
 	if (edge.actions & (QPA_RESET | QPA_CLOSE))
-		qp_drop_stream(q, edge.actions & QPA_RESET);
+		qp_drop_link(q, edge.actions & QPA_RESET ? LINK_RESET : LINK_CLOSE);
 	else if (edge.actions & QPA_FIN)
-		qp_tx_run(q);
+		link_kick(q->link);
 	if (edge.actions & (QPA_FLUSH | QPA_FLUSH_RQ))
 		qp_flush(q, edge.actions & QPA_FLUSH);
 	if (edge.actions & QPA_TELL)
@@ -161,7 +152,7 @@ void qp_fail_request(struct qp *q, uint32_t n, uint32_t status)
 	qp_fault(q, FAULT_RDMAP_CATASTROPHIC, NULL, 0, 0, NULL);
 }
 
-void qp_llp_error(struct qp *q, int err)
+void qp_link_failed(struct qp *q, int err)
 {
 	/* EPIPE is how Linux words a reset that came after the peer's FIN. */
 	if (err == ECONNRESET || err == EPIPE)
@@ -170,57 +161,34 @@ void qp_llp_error(struct qp *q, int err)
 		qp_apply(q, QPE_LLP_LOST, FLUE_CLOSE_LOST, (uint32_t)err);
 }
 
-/* Both halves are closed; ours is finished when the peer has acknowledged our FIN. */
-static void look_for_the_end(struct qp *q)
+void qp_link_starved(struct qp *q, int err)
 {
-	struct tcp_info info = { 0 };
-	socklen_t len = sizeof(info);
-	int err = 0;
-
-	if (getsockopt(q->io.fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 &&
-	    info.tcpi_state != TCP_CLOSE)
-		return;
-	len = sizeof(err);
-	if (getsockopt(q->io.fd, SOL_SOCKET, SO_ERROR, &err, &len) < 0)
-		err = errno;
-	if (err)
-		qp_llp_error(q, err);
-	else
-		qp_apply(q, QPE_LLP_CLOSED, FLUE_CLOSE_GRACEFUL, 0);
+	qp_apply(q, QPE_LOCAL_FAIL, FLUE_CLOSE_LOCAL, (uint32_t)err);
 }
 
-void qp_peer_closed(struct qp *q)
+void qp_link_over(struct qp *q)
 {
-	int rc;
+	qp_apply(q, QPE_LLP_CLOSED, FLUE_CLOSE_GRACEFUL, 0);
+}
 
+/* The peer has closed its direction, in order and with nothing outstanding. */
+static void peer_closed(struct qp *q)
+{
 	if (q->state == QPS_RTS)
 		atomic_store(&q->peer_closed, true);
 	qp_apply(q, QPE_FIN_IDLE, FLUE_CLOSE_GRACEFUL, 0);
-	if (q->state != QPS_CLOSING || q->io.fd < 0)
-		return;
-	/* The end of the stream stays readable for ever: only changes are of interest now. */
-	rc = engine_watch(q->engine, &q->io, EPOLLIN | EPOLLET);
-	if (rc)
-		qp_apply(q, QPE_LOCAL_FAIL, FLUE_CLOSE_LOCAL, (uint32_t)-rc);
-	else
-		look_for_the_end(q);
+	if (q->state == QPS_CLOSING && link_is_open(q->link))
+		q->link->ops->await_end(q->link);
 }
 
-static void ready(struct engine_io *io, uint32_t events)
+void qp_link_ended(struct qp *q, bool whole)
 {
-	struct qp *q = container_of(io, struct qp, io);
-
-	if (q->rx.fin) {
-		look_for_the_end(q);
-		return;
-	}
-	if (events & EPOLLOUT) {
-		q->tx.blocked = false;
-		engine_watch(q->engine, io, EPOLLIN);
-		qp_tx_run(q);
-	}
-	if (q->io.fd >= 0 && events & ~EPOLLOUT)
-		qp_rx_run(q);
+	if (!whole)
+		qp_apply(q, QPE_LLP_LOST, FLUE_CLOSE_LOST, ECONNRESET);
+	else if (qp_is_idle(q) && !q->rx.have_wqe && !q->rx.in_write) /* nor inside a message */
+		peer_closed(q);
+	else
+		qp_apply(q, QPE_FIN_BUSY, FLUE_CLOSE_BAD, 0);
 }
 
 /* ---- entering RTS ---- */
@@ -232,12 +200,6 @@ static uint32_t ring_mask(uint32_t entries)
 	while (n < entries)
 		n *= 2;
 	return n - 1;
-}
-
-/* Behind the last Read of ours, counting one whose request is half out. */
-uint32_t qp_reads_out(const struct qp *q)
-{
-	return q->tx.has_part ? q->tx.part.after.orq_tail : q->tx.cur.orq_tail;
 }
 
 /* New rings; what is outstanding moves to its place in them. */
@@ -269,45 +231,25 @@ int qp_resize_rings(struct qp *q, uint32_t ird, uint32_t ord)
 
 static int make_rings(struct qp *q, const struct mpa_terms *t)
 {
-	q->tx.has_part = false;
+	q->tx.cur.kind = TX_NONE;
 	q->irq_head = q->irq_tail = q->orq_head = q->tx.cur.orq_tail = 0;
 	return qp_resize_rings(q, t->ird, t->ord);
 }
 
-/* FPDUs follow the path's segment size, unless the other end is one of us (RFC 5044 5.1). */
-static size_t choose_mulpdu(int fd, const struct mpa_terms *t, uint32_t fpdu_max)
-{
-	int mss = 536;
-	socklen_t len = sizeof(mss);
-	size_t n;
-
-	if (getsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &mss, &len) < 0 || mss < 536)
-		mss = 536;
-	n = t->own_peer ? MPA_MULPDU_MAX : mpa_mulpdu((size_t)mss, t->tx_markers);
-	if (fpdu_max)
-		n = min_size(n, mpa_mulpdu(fpdu_max, t->tx_markers));
-	return n;
-}
-
 /* Where both directions begin. */
-static void begin_streams(struct qp *q, const struct qp_start *start)
+static void begin(struct qp *q, const struct qp_start *start)
 {
 	const struct mpa_terms *t = start->terms;
-	uint8_t version = t->rev ? 1 : 0;
 
-	q->terms = *t;
 	q->deny = start->deny;
-	q->ddp = (struct ddp_params) { .dv = version, .rv = version };
 	memset(&q->tx, 0, sizeof(q->tx));
 	q->tx.cur.msn_send = q->tx.cur.msn_read = 1;
 	q->tx.cur.next_wqe = atomic_load(&q->sq.head);
 	q->tx.cur.rtr_owed = start->initiator && t->p2p;
+	q->tx.rtr = t->rtr;
 	q->tx.held = !start->initiator;
 	q->tx.lenient = start->lenient;
-	q->tx.marked = t->tx_markers;
-	q->tx.mulpdu = choose_mulpdu(start->fd, t, start->fpdu_max);
-	q->tx.mulpdu_cap = start->fpdu_max ? q->tx.mulpdu : MPA_MULPDU_MAX;
-	q->rx.in = (struct mpa_stream) { .crc = t->crc, .markers = t->rx_markers };
+	memset(&q->rx, 0, sizeof(q->rx));
 	q->rx.msn_send = q->rx.msn_read = q->rx.msn_term = 1;
 	q->rx.rtr_send = !start->initiator && t->rtr == MPA_RTR_SEND;
 	q->close_timeout_ms = CLOSE_TIMEOUT_MS;
@@ -316,26 +258,23 @@ static void begin_streams(struct qp *q, const struct qp_start *start)
 	atomic_store(&q->late, false);
 }
 
-int qp_establish(struct qp *q, const struct qp_start *start)
+static void take_link(struct qp *q, struct link *link)
+{
+	if (q->link)
+		q->link->ops->destroy(q->link); /* of the connection before */
+	q->link = link;
+	link->open = true;
+}
+
+int qp_establish(struct qp *q, const struct qp_start *start, struct link *link)
 {
 	const struct mpa_terms *t = start->terms;
 	int rc = make_rings(q, t);
 
 	if (rc)
 		return rc;
-	memset(&q->rx, 0, sizeof(q->rx));
-	rc = qp_rx_preload(q, start->early, start->early_len);
-	if (rc)
-		return rc;
-	engine_io_take(&q->io, start->fd);
-	q->io.ready = ready;
-	rc = engine_watch(q->engine, &q->io, EPOLLIN);
-	if (rc) {
-		qp_rx_reset(q);
-		q->io.fd = -1;
-		return rc;
-	}
-	begin_streams(q, start);
+	take_link(q, link);
+	begin(q, start);
 	qp_apply(q, QPE_ESTABLISH, 0, 0);
 	if (q->tx.held && start->lenient) {
 		engine_timer_arm(q->engine, &q->timer, LENIENT_DELAY_MS);
@@ -343,9 +282,6 @@ int qp_establish(struct qp *q, const struct qp_start *start)
 		q->tx.nudges = NUDGES;
 		engine_timer_arm(q->engine, &q->timer, NUDGE_DELAY_MS);
 	}
-	if (q->rx.fresh)
-		qp_rx_run(q);
-	else
-		qp_tx_run(q);
+	link->ops->start(link);
 	return 0;
 }

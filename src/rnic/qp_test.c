@@ -11,7 +11,9 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "rnic/link_tcp.h"
 #include "rnic/qp.h"
+#include "rnic/qp_sched.h"
 
 static struct rnic *r;
 static struct rnic_pd pd;
@@ -21,6 +23,11 @@ static struct flue_qp owner;
 static int peer; /* the other end of the stream */
 static atomic_int ends;
 static struct flue_event end;
+
+static struct link_tcp *tcp(void)
+{
+	return (struct link_tcp *)q->link;
+}
 
 static void on_event(void *ctx, void *qp_owner, const struct flue_event *ev,
 		     const struct rnic_conn_info *conn)
@@ -49,6 +56,8 @@ static int make(void **state)
 				.state = &owner.state,
 				.owner = &owner };
 	struct qp_start start = { .terms = &terms, .initiator = true };
+	struct link_tcp_attr link_attr = { .terms = &terms };
+	struct link *link;
 	int cpu = sched_getcpu(), fds[2], rc;
 
 	atomic_store(&ends, 0);
@@ -62,8 +71,10 @@ static int make(void **state)
 		return -1;
 	peer = fds[1];
 	engine_lock(q->engine);
-	start.fd = fds[0];
-	rc = qp_establish(q, &start);
+	link_attr.fd = fds[0];
+	rc = link_tcp_create(q, &link_attr, &link);
+	if (rc == 0)
+		rc = qp_establish(q, &start, link);
 	q->connected = true; /* as the endpoint does when it has told */
 	engine_unlock(q->engine);
 	return rc;
@@ -75,7 +86,7 @@ static bool left_something(void)
 	bool left;
 
 	engine_lock(q->engine);
-	left = atomic_load(&ends) && (q->io.fd >= 0 || !TAILQ_EMPTY(&q->engine->timers));
+	left = atomic_load(&ends) && (link_is_open(q->link) || !TAILQ_EMPTY(&q->engine->timers));
 	engine_unlock(q->engine);
 	return left;
 }
@@ -196,16 +207,16 @@ static bool is_idle_with(uint32_t *word, uint32_t value)
 /* CH-20: each of them is enough. */
 static void qp_is_not_idle_with_any_kind_of_work(void **state)
 {
-	struct tx_cursor *cur = &q->tx.cur;
+	struct tx_cursor *cur = &q->tx.cur, begun = *cur;
 	bool idle, read, answered, part, message, rtr;
 
 	engine_lock(q->engine);
 	idle = qp_is_idle(q);
 	read = is_idle_with(&cur->orq_tail, q->orq_head + 1);
 	answered = is_idle_with(&q->irq_tail, q->irq_head + 1);
-	q->tx.has_part = true;
+	begun.kind = TX_REQUEST;
+	qp_sched_begun(q, &begun);
 	part = qp_is_idle(q);
-	q->tx.has_part = false;
 	cur->kind = TX_RESPONSE;
 	message = qp_is_idle(q);
 	cur->kind = TX_NONE;
@@ -336,7 +347,7 @@ static void plug(void)
 	static const char junk[4096];
 
 	engine_lock(q->engine);
-	while (send(q->io.fd, junk, sizeof(junk), MSG_DONTWAIT) > 0)
+	while (send(tcp()->io.fd, junk, sizeof(junk), MSG_DONTWAIT) > 0)
 		;
 	assert_int_equal(errno, EAGAIN);
 	engine_unlock(q->engine);
@@ -349,7 +360,7 @@ static bool is_reading(void)
 	engine_lock(q->engine);
 	reading = q->irq_head != q->irq_tail;
 	/* None of its answer is out, which alone would be work outstanding. */
-	assert_false(q->tx.has_part);
+	assert_false(tcp()->tx.has_part);
 	engine_unlock(q->engine);
 	return reading;
 }

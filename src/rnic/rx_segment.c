@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/util.h"
+#include "rnic/cep.h"
 #include "rnic/umem.h"
 
 /* Faults for a bad STag, by what the peer tried (docs/design/wire.md). */
@@ -26,18 +27,6 @@ static const uint32_t invalidate_faults[] = {
 static struct orq_entry *orq_first(struct qp *q)
 {
 	return qp_orq(q, q->orq_head);
-}
-
-static bool is_send(uint8_t opcode)
-{
-	return opcode >= RDMAP_SEND && opcode <= RDMAP_SEND_SE_INV;
-}
-
-bool rx_segment_is_bulk(const uint8_t *ulpdu)
-{
-	uint8_t opcode = ulpdu[1] & 0xf;
-
-	return opcode == RDMAP_WRITE || opcode == RDMAP_READ_RESPONSE || is_send(opcode);
 }
 
 /* ---- Send ---- */
@@ -63,10 +52,11 @@ static bool take_receive(struct qp *q)
 	return true;
 }
 
-static uint32_t check_send(struct qp *q, const struct ddp_segment *s)
+static uint32_t check_send(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
 {
 	struct qp_rx *rx = &q->rx;
 
+	(void)payload;
 	if (s->msn != rx->msn_send)
 		return FAULT_DDP_MSN;
 	if (is_rtr(q, s))
@@ -89,12 +79,13 @@ static uint32_t check_send(struct qp *q, const struct ddp_segment *s)
 	return WIRE_OK;
 }
 
-static uint32_t deliver_send(struct qp *q, const struct ddp_segment *s)
+static uint32_t deliver_send(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
 {
 	struct qp_rx *rx = &q->rx;
 	uint32_t flags = 0, inv = 0;
 	enum mem_verdict v;
 
+	(void)payload;
 	if (!rx->have_wqe) { /* ready-to-receive: takes a number but no receive */
 		rx->msn_send++;
 		return WIRE_OK;
@@ -127,6 +118,80 @@ static enum mem_verdict get_memory(struct qp *q, uint32_t key, uint32_t access, 
 	return mem_get(&q->rnic->mem, &q->rx.cache, key, q->pd, q->qpn, access, to, len, p, ref);
 }
 
+static bool hold(struct qp *q, uint32_t key, uint32_t access, uint64_t to, size_t len,
+		 struct rx_target *t, enum mem_verdict *v)
+{
+	char *p;
+
+	*v = get_memory(q, key, access, to, len, &p, &t->ref[t->n]);
+	if (*v != MEM_OK)
+		return false;
+	t->iov[t->n++] = (struct iovec) { p, len };
+	return true;
+}
+
+void rx_target_put(struct rx_target *t)
+{
+	while (t->n)
+		mem_put(t->ref[--t->n]);
+}
+
+static uint32_t target_send(struct qp *q, const struct ddp_segment *s, size_t off, size_t len,
+			    struct rx_target *t)
+{
+	const struct wqe *w = q->rx.wqe;
+	enum mem_verdict v;
+	size_t skip = q->rx.filled + off;
+
+	(void)s;
+	for (uint32_t i = 0; len; i++) {
+		const struct flue_sge *sg = &w->sg[i];
+		size_t n;
+
+		if (skip >= sg->length) {
+			skip -= sg->length;
+			continue;
+		}
+		n = min_size(sg->length - skip, len);
+		if (!hold(q, sg->lkey, FLUE_LOCAL_WRITE, sg->addr + skip, n, t, &v)) {
+			rx_target_put(t);
+			qp_push_recv(q, w, FLUE_WC_LOCAL_PROTECTION, 0, 0, 0);
+			return FAULT_DDP_CATASTROPHIC;
+		}
+		skip = 0;
+		len -= n;
+	}
+	return WIRE_OK;
+}
+
+/* ---- Write ---- */
+
+/* The target is looked up when it is placed. */
+static uint32_t check_write(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
+{
+	(void)q;
+	(void)s;
+	(void)payload;
+	return WIRE_OK;
+}
+
+static uint32_t target_write(struct qp *q, const struct ddp_segment *s, size_t off, size_t len,
+			     struct rx_target *t)
+{
+	enum mem_verdict v;
+
+	if (hold(q, s->stag, FLUE_REMOTE_WRITE, s->to + off, len, t, &v))
+		return WIRE_OK;
+	return tagged_faults[v];
+}
+
+static uint32_t deliver_write(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
+{
+	(void)payload;
+	q->rx.in_write = !s->last;
+	return WIRE_OK;
+}
+
 /* ---- Read ---- */
 
 static uint32_t check_read_request(struct qp *q, const struct ddp_segment *s,
@@ -151,8 +216,10 @@ static uint32_t check_read_request(struct qp *q, const struct ddp_segment *s,
 	return WIRE_OK;
 }
 
-static uint32_t deliver_read_request(struct qp *q, const uint8_t *payload)
+static uint32_t deliver_read_request(struct qp *q, const struct ddp_segment *s,
+				     const uint8_t *payload)
 {
+	(void)s;
 	rdmap_read_request_decode(&qp_irq(q, q->irq_tail)->req, payload);
 	q->irq_tail++;
 	q->rx.msn_read++;
@@ -160,11 +227,13 @@ static uint32_t deliver_read_request(struct qp *q, const uint8_t *payload)
 }
 
 /* A response is judged by the Read it answers, never by its STag alone. */
-static uint32_t check_read_response(struct qp *q, const struct ddp_segment *s)
+static uint32_t check_read_response(struct qp *q, const struct ddp_segment *s,
+				    const uint8_t *payload)
 {
 	const struct orq_entry *o = orq_first(q);
 	uint32_t left;
 
+	(void)payload;
 	if (q->orq_head == q->tx.cur.orq_tail)
 		return FAULT_RDMAP_OPCODE;
 	left = o->size - q->rx.read_got;
@@ -177,12 +246,27 @@ static uint32_t check_read_response(struct qp *q, const struct ddp_segment *s)
 	return WIRE_OK;
 }
 
-static uint32_t deliver_read_response(struct qp *q, const struct ddp_segment *s)
+static uint32_t target_read_response(struct qp *q, const struct ddp_segment *s, size_t off,
+				     size_t len, struct rx_target *t)
+{
+	const struct orq_entry *o = orq_first(q);
+	enum mem_verdict v;
+
+	(void)s;
+	if (hold(q, o->stag, FLUE_LOCAL_WRITE, o->to + q->rx.read_got + off, len, t, &v))
+		return WIRE_OK;
+	wq_at(&q->sq, o->wqe)->status = FLUE_WC_LOCAL_PROTECTION;
+	return FAULT_RDMAP_CATASTROPHIC;
+}
+
+static uint32_t deliver_read_response(struct qp *q, const struct ddp_segment *s,
+				      const uint8_t *payload)
 {
 	struct orq_entry o = *orq_first(q);
 	uint32_t status = FLUE_WC_SUCCESS;
 	struct wqe *w;
 
+	(void)payload;
 	q->rx.read_got += (uint32_t)s->payload_len;
 	if (!s->last)
 		return WIRE_OK;
@@ -244,6 +328,12 @@ static void blame_read(struct qp *q, const struct rdmap_terminate *t)
 							   : FLUE_WC_REMOTE_OPERATION;
 }
 
+static uint32_t check_terminate(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
+{
+	(void)payload;
+	return s->msn == q->rx.msn_term ? WIRE_OK : FAULT_DDP_MSN;
+}
+
 static uint32_t deliver_terminate(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
 {
 	struct rdmap_terminate t;
@@ -261,86 +351,67 @@ static uint32_t deliver_terminate(struct qp *q, const struct ddp_segment *s, con
 
 /* ---- all ---- */
 
-uint32_t rx_segment_check(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
+/*
+ * What to do with each opcode; queue, fixed length and flags of it are in wire/rdmap.c. `target` is
+ * for opcodes that have bytes to place. RFC 7306 is for peers that agreed on it: no row, no service.
+ */
+struct rx_op {
+	/* Order and consistency, of a segment by itself. */
+	uint32_t (*check)(struct qp *q, const struct ddp_segment *s, const uint8_t *payload);
+	/* Where bytes off..off+len of the payload go. */
+	uint32_t (*target)(struct qp *q, const struct ddp_segment *s, size_t off, size_t len,
+			   struct rx_target *t);
+	/* The payload is in place. */
+	uint32_t (*deliver)(struct qp *q, const struct ddp_segment *s, const uint8_t *payload);
+};
+
+static const struct rx_op rx_ops[RDMAP_NOPS] = {
+	[RDMAP_WRITE] = { check_write, target_write, deliver_write },
+	[RDMAP_READ_REQUEST] = { check_read_request, NULL, deliver_read_request },
+	[RDMAP_READ_RESPONSE] = { check_read_response, target_read_response,
+				  deliver_read_response },
+	[RDMAP_SEND] = { check_send, target_send, deliver_send },
+	[RDMAP_SEND_INV] = { check_send, target_send, deliver_send },
+	[RDMAP_SEND_SE] = { check_send, target_send, deliver_send },
+	[RDMAP_SEND_SE_INV] = { check_send, target_send, deliver_send },
+	[RDMAP_TERMINATE] = { check_terminate, NULL, deliver_terminate },
+};
+
+bool rx_segment_is_bulk(const uint8_t *ulpdu)
 {
-	switch (s->opcode) {
-	case RDMAP_WRITE: return WIRE_OK; /* the target is looked up when it is placed */
-	case RDMAP_READ_RESPONSE: return check_read_response(q, s);
-	case RDMAP_READ_REQUEST: return check_read_request(q, s, payload);
-	case RDMAP_SEND:
-	case RDMAP_SEND_INV:
-	case RDMAP_SEND_SE:
-	case RDMAP_SEND_SE_INV: return check_send(q, s);
-	case RDMAP_TERMINATE: return s->msn == q->rx.msn_term ? WIRE_OK : FAULT_DDP_MSN;
-	default:
-		/* RFC 7306 is for peers that agreed on it; on this connection nobody did. */
-		return FAULT_RDMAP_OPCODE;
+	return rx_ops[ulpdu[1] & 0xf].target;
+}
+
+/* The peer keeps its promises: anything valid ends the responder's silence. */
+static void first_segment(struct qp *q)
+{
+	q->rx.any = true;
+	q->tx.held = false;
+	if (q->cep)
+		cep_first_fpdu(q->cep);
+}
+
+uint32_t rx_segment_accept(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
+{
+	const struct rx_op *op = &rx_ops[s->opcode];
+	uint32_t fault;
+
+	if (q->state == QPS_CLOSING && s->opcode != RDMAP_TERMINATE) {
+		qp_apply(q, QPE_RX_DATA, FLUE_CLOSE_BAD, 0);
+		return RX_DROPPED;
 	}
-}
-
-static bool hold(struct qp *q, uint32_t key, uint32_t access, uint64_t to, size_t len,
-		 struct rx_target *t, enum mem_verdict *v)
-{
-	char *p;
-
-	*v = get_memory(q, key, access, to, len, &p, &t->ref[t->n]);
-	if (*v != MEM_OK)
-		return false;
-	t->iov[t->n++] = (struct iovec) { p, len };
-	return true;
-}
-
-void rx_target_put(struct rx_target *t)
-{
-	while (t->n)
-		mem_put(t->ref[--t->n]);
-}
-
-static uint32_t target_receive(struct qp *q, size_t off, size_t len, struct rx_target *t)
-{
-	const struct wqe *w = q->rx.wqe;
-	enum mem_verdict v;
-	size_t skip = q->rx.filled + off;
-
-	for (uint32_t i = 0; len; i++) {
-		const struct flue_sge *sg = &w->sg[i];
-		size_t n;
-
-		if (skip >= sg->length) {
-			skip -= sg->length;
-			continue;
-		}
-		n = min_size(sg->length - skip, len);
-		if (!hold(q, sg->lkey, FLUE_LOCAL_WRITE, sg->addr + skip, n, t, &v)) {
-			rx_target_put(t);
-			qp_push_recv(q, w, FLUE_WC_LOCAL_PROTECTION, 0, 0, 0);
-			return FAULT_DDP_CATASTROPHIC;
-		}
-		skip = 0;
-		len -= n;
-	}
-	return WIRE_OK;
+	fault = op->check ? op->check(q, s, payload) : FAULT_RDMAP_OPCODE;
+	/* A Terminate says that the peer is not ready to receive, and never will be. */
+	if (!fault && !q->rx.any && s->opcode != RDMAP_TERMINATE)
+		first_segment(q);
+	return fault;
 }
 
 uint32_t rx_segment_target(struct qp *q, const struct ddp_segment *s, size_t off, size_t len,
 			   struct rx_target *t)
 {
-	const struct orq_entry *o;
-	enum mem_verdict v;
-
 	t->n = 0;
-	if (s->opcode == RDMAP_WRITE) {
-		if (hold(q, s->stag, FLUE_REMOTE_WRITE, s->to + off, len, t, &v))
-			return WIRE_OK;
-		return tagged_faults[v];
-	}
-	if (is_send(s->opcode))
-		return target_receive(q, off, len, t);
-	o = orq_first(q);
-	if (hold(q, o->stag, FLUE_LOCAL_WRITE, o->to + q->rx.read_got + off, len, t, &v))
-		return WIRE_OK;
-	wq_at(&q->sq, o->wqe)->status = FLUE_WC_LOCAL_PROTECTION;
-	return FAULT_RDMAP_CATASTROPHIC;
+	return rx_ops[s->opcode].target(q, s, off, len, t);
 }
 
 uint32_t rx_segment_place_part(struct qp *q, const struct ddp_segment *s, size_t off,
@@ -366,18 +437,35 @@ uint32_t rx_segment_place_part(struct qp *q, const struct ddp_segment *s, size_t
 uint32_t rx_segment_place(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
 {
 	/* A Write is checked as a whole even where it would be placed in parts. */
-	if (s->opcode != RDMAP_WRITE && s->opcode != RDMAP_READ_RESPONSE && !is_send(s->opcode))
+	if (!rx_ops[s->opcode].target)
 		return WIRE_OK;
 	return rx_segment_place_part(q, s, 0, payload, s->payload_len);
 }
 
 uint32_t rx_segment_deliver(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
 {
-	switch (s->opcode) {
-	case RDMAP_READ_RESPONSE: return deliver_read_response(q, s);
-	case RDMAP_READ_REQUEST: return deliver_read_request(q, payload);
-	case RDMAP_TERMINATE: return deliver_terminate(q, s, payload);
-	case RDMAP_WRITE: q->rx.in_write = !s->last; return WIRE_OK;
-	default: return deliver_send(q, s);
-	}
+	return rx_ops[s->opcode].deliver(q, s, payload);
+}
+
+void rx_message(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
+{
+	static const struct ddp_params version = { .dv = 1, .rv = 1 };
+	uint8_t ulpdu[DDP_HDR_MAX + RDMAP_READ_REQUEST_LEN];
+	uint32_t fault = rx_segment_accept(q, s, payload);
+	size_t hdr, have;
+
+	if (fault == RX_DROPPED || (!fault && !rx_segment_listens(q)))
+		return;
+	if (!fault)
+		fault = rx_segment_place(q, s, payload);
+	if (!fault)
+		fault = rx_segment_deliver(q, s, payload);
+	if (!fault)
+		return;
+	/* A Terminate shows the header that the message would have had. */
+	hdr = ddp_encode(&version, s, ulpdu);
+	have = min_size(s->payload_len, RDMAP_READ_REQUEST_LEN);
+	if (have)
+		memcpy(ulpdu + hdr, payload, have);
+	qp_fault(q, fault, ulpdu, hdr + have, hdr + s->payload_len, s);
 }

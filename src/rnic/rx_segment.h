@@ -21,11 +21,21 @@ struct rx_target {
 	uint32_t n;
 };
 
-/* Is it a Write, Read Response or Send (by the first two octets of a ULPDU)? */
+/* Does the queue pair still want segments? */
+static inline bool rx_segment_listens(const struct qp *q)
+{
+	return q->state == QPS_RTS || q->state == QPS_CLOSING;
+}
+
+/* Has it bytes to place (by the first two octets of a ULPDU)? */
 bool rx_segment_is_bulk(const uint8_t *ulpdu);
 
-/* Order and consistency. May take a receive from the queue. */
-uint32_t rx_segment_check(struct qp *q, const struct ddp_segment *s, const uint8_t *payload);
+/* Not a fault: the segment came when none should, and the connection ends for that. */
+#define RX_DROPPED UINT32_MAX
+
+/* Order and consistency. May take a receive from the queue. Behind it rx_segment_listens() and the
+ * link's `open` must be looked at. */
+uint32_t rx_segment_accept(struct qp *q, const struct ddp_segment *s, const uint8_t *payload);
 
 /* Where bytes off..off+len of the payload go. On WIRE_OK rx_target_put() is owed. */
 uint32_t rx_segment_target(struct qp *q, const struct ddp_segment *s, size_t off, size_t len,
@@ -39,5 +49,8 @@ uint32_t rx_segment_place(struct qp *q, const struct ddp_segment *s, const uint8
 
 /* All bytes are in place. payload is NULL after direct placement. */
 uint32_t rx_segment_deliver(struct qp *q, const struct ddp_segment *s, const uint8_t *payload);
+
+/* All of the above for a message that comes as a whole: s->payload_len octets, in one segment. */
+void rx_message(struct qp *q, const struct ddp_segment *s, const uint8_t *payload);
 
 #endif

@@ -26,6 +26,7 @@
 #include "base/bytes.h"
 #include "base/util.h"
 #include "rnic/engine_priv.h"
+#include "rnic/link_tcp.h"
 #include "rnic/qp.h"
 
 enum {
@@ -230,6 +231,11 @@ static bool collect(void)
 	return any;
 }
 
+static struct link_tcp *tcp(void)
+{
+	return (struct link_tcp *)qp->link;
+}
+
 /* What the engine would do now, until nothing moves any more. */
 static void drive(void)
 {
@@ -237,14 +243,14 @@ static void drive(void)
 
 	do {
 		engine_lock(engine);
-		if (qp->io.fd >= 0)
-			qp->io.ready(&qp->io, EPOLLIN | (qp->tx.blocked ? EPOLLOUT : 0));
+		if (link_is_open(qp->link))
+			tcp()->io.ready(&tcp()->io, EPOLLIN | (tcp()->tx.blocked ? EPOLLOUT : 0));
 		engine_unlock(engine);
 		engine_run_notes(engine);
 		CHECK(++rounds < 10000);
 	} while (!(flags & DEAF) && collect());
 	CHECK(qp->state < QPS_NSTATES && owner.state == qp->state);
-	CHECK((qp->io.fd >= 0) ==
+	CHECK(link_is_open(qp->link) ==
 	      (qp->state == QPS_RTS || qp->state == QPS_CLOSING || qp->state == QPS_TERMINATE));
 }
 
@@ -269,7 +275,7 @@ static void feed(const uint8_t *data, size_t len)
 {
 	size_t done = 0;
 
-	while (done < len && peer >= 0 && qp->io.fd >= 0) {
+	while (done < len && peer >= 0 && link_is_open(qp->link)) {
 		ssize_t sent = send(peer, data + done, piece(done, len),
 				    MSG_DONTWAIT | MSG_NOSIGNAL);
 
@@ -599,7 +605,9 @@ static void run_records(struct source *in)
 static void begin(struct source *in)
 {
 	struct mpa_terms terms = { .rev = 2, .ird = READS, .ord = READS };
+	struct link_tcp_attr attr;
 	struct qp_start start;
+	struct link *link;
 	int fds[2], small = 4096, large = 1 << 20;
 
 	flags = (unsigned)take(in, 1);
@@ -627,11 +635,12 @@ static void begin(struct source *in)
 	post_recv(64);
 	post_recv(SLOT);
 	engine_lock(engine);
-	start = (struct qp_start) { .fd = fds[0],
-				    .terms = &terms,
+	attr = (struct link_tcp_attr) { .fd = fds[0], .terms = &terms };
+	start = (struct qp_start) { .terms = &terms,
 				    .initiator = !(flags & RESPONDER),
 				    .lenient = flags & LENIENT };
-	CHECK(qp_establish(qp, &start) == 0);
+	CHECK(link_tcp_create(qp, &attr, &link) == 0);
+	CHECK(qp_establish(qp, &start, link) == 0);
 	qp->connected = true; /* as the endpoint does when it has told */
 	engine_unlock(engine);
 	post_send(FLUE_WR_READ, 100, AREA_RW, 0);
@@ -707,8 +716,8 @@ static void finish(void)
 	CHECK(qp->rx.filled <= SLOT && qp->irq_tail - qp->irq_head <= READS);
 	qp_abort(qp);
 	drive();
-	CHECK(qp->state == QPS_ERROR && qp->io.fd < 0);
-	CHECK(qp->rx.buf == NULL && !qp->tx.has_part);
+	CHECK(qp->state == QPS_ERROR && !link_is_open(qp->link) && tcp()->io.fd < 0);
+	CHECK(tcp()->rx.buf == NULL && !tcp()->tx.has_part);
 	if (!torn)
 		collect();
 	if (peer >= 0)

@@ -26,6 +26,7 @@
 #include "base/util.h"
 #include "rnic/cep.h"
 #include "rnic/engine_priv.h"
+#include "rnic/link.h"
 #include "rnic/listener.h"
 #include "rnic/qp.h"
 
@@ -312,7 +313,7 @@ static void finish(void)
 	CHECK(requests <= 1);
 	CHECK(LIST_EMPTY(&rnic->ceps) && listener->half_open == 0 && !qp->cep);
 	CHECK(TAILQ_EMPTY(&engine->timers) && TAILQ_EMPTY(&engine->notes) && engine->n_ios == 1);
-	CHECK(qp->io.fd < 0 && !qp->rx.buf);
+	CHECK(!link_is_open(qp->link));
 	CHECK(qp_reset(qp) == 0 && qp->state == QPS_IDLE);
 }
 

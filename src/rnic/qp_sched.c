@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Choosing and describing messages. Requests are gathered straight from registered memory, which the
+ * program must leave alone until the completion.
+ */
+#include "rnic/qp_sched.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "rnic/qp_priv.h"
+
+/* ---- choosing ---- */
+
+static struct wqe *current_wqe(struct qp *q, const struct tx_cursor *c)
+{
+	return wq_at(&q->sq, c->next_wqe);
+}
+
+static bool is_read(const struct wqe *w)
+{
+	return w->op == FLUE_WR_READ || w->op == FLUE_WR_READ_INV;
+}
+
+static bool is_local(const struct wqe *w)
+{
+	return w->op == FLUE_WR_LOCAL_INV || w->op == FLUE_WR_FAST_REG || w->op == FLUE_WR_BIND;
+}
+
+/* May the next request start now? */
+static enum tx_stop request_may_start(struct qp *q, const struct tx_cursor *c, uint32_t *status)
+{
+	const struct wqe *w;
+
+	if (c->next_wqe == atomic_load_explicit(&q->sq.tail, memory_order_acquire))
+		return TX_NOTHING;
+	w = current_wqe(q, c);
+	if (w->flags & FLUE_FENCE && q->orq_head != c->orq_tail)
+		return TX_NOTHING;
+	if (w->flags & FLUE_LOCAL_FENCE && atomic_load(&q->sq.head) != c->next_wqe)
+		return TX_NOTHING;
+	if (is_read(w)) {
+		*status = FLUE_WC_LOCAL_OPERATION;
+		if (q->ord == 0)
+			return TX_BAD_REQUEST;
+		if (c->orq_tail - q->orq_head >= q->ord)
+			return TX_NOTHING;
+	}
+	return TX_BUILT;
+}
+
+/* Chooses the next message when none is under way. */
+static enum tx_stop pick(struct qp *q, struct tx_cursor *c, uint32_t *status)
+{
+	bool response = c->irq_next != q->irq_tail;
+	enum tx_stop request;
+
+	if (q->state == QPS_TERMINATE) {
+		if (!q->tx.term_owed || c->over)
+			return TX_NOTHING;
+		c->kind = TX_TERMINATE; /* cuts off the message under way */
+		c->off = 0;
+		return TX_BUILT;
+	}
+	if (q->state != QPS_RTS || q->tx.held)
+		return TX_NOTHING;
+	if (c->rtr_owed) {
+		c->kind = TX_RTR;
+		return TX_BUILT;
+	}
+	if (response && c->turn) {
+		c->kind = TX_RESPONSE;
+		return TX_BUILT;
+	}
+	request = request_may_start(q, c, status);
+	if (request == TX_BUILT)
+		c->kind = TX_REQUEST;
+	else if (request == TX_NOTHING && response)
+		c->kind = TX_RESPONSE;
+	else
+		return request;
+	return TX_BUILT;
+}
+
+/* ---- describing ---- */
+
+static const uint8_t send_ops[2][2] = { /* [invalidate][solicited] */
+					{ RDMAP_SEND, RDMAP_SEND_SE },
+					{ RDMAP_SEND_INV, RDMAP_SEND_SE_INV }
+};
+
+static void describe_request(struct qp *q, const struct tx_cursor *c, struct ddp_segment *s,
+			     uint32_t *total)
+{
+	const struct wqe *w = current_wqe(q, c);
+
+	*total = w->total;
+	if (w->op == FLUE_WR_WRITE) {
+		s->opcode = RDMAP_WRITE;
+		s->tagged = true;
+		s->stag = w->rkey;
+		s->to = w->remote_addr + c->off;
+	} else if (is_read(w)) {
+		s->opcode = RDMAP_READ_REQUEST;
+		s->qn = DDP_QN_READ;
+		s->msn = c->msn_read;
+		*total = 0;
+	} else {
+		bool inv = w->op == FLUE_WR_SEND_INV;
+
+		s->opcode = send_ops[inv][!!(w->flags & FLUE_SOLICITED)];
+		s->inv_stag = inv ? w->rkey : 0;
+		s->msn = c->msn_send;
+		s->mo = c->off;
+	}
+}
+
+/* A zero-length message of the agreed kind; the STag of one that moves no byte is not looked at. */
+static void describe_rtr(const struct qp *q, const struct tx_cursor *c, struct ddp_segment *s)
+{
+	if (q->tx.rtr == MPA_RTR_WRITE) {
+		s->opcode = RDMAP_WRITE;
+		s->tagged = true;
+		s->stag = 1;
+	} else if (q->tx.rtr == MPA_RTR_READ) {
+		s->opcode = RDMAP_READ_REQUEST;
+		s->qn = DDP_QN_READ;
+		s->msn = c->msn_read;
+	} else {
+		s->opcode = RDMAP_SEND;
+		s->msn = c->msn_send;
+	}
+}
+
+/* What begins at the cursor; its length is the whole message's. */
+static void describe(struct qp *q, const struct tx_cursor *c, struct tx_message *m)
+{
+	struct ddp_segment *s = &m->seg;
+
+	memset(s, 0, sizeof(*s));
+	m->total = 0;
+	switch (c->kind) {
+	case TX_REQUEST: describe_request(q, c, s, &m->total); break;
+	case TX_RESPONSE: {
+		const struct rdmap_read_request *r = &qp_irq(q, c->irq_next)->req;
+
+		s->opcode = RDMAP_READ_RESPONSE;
+		s->tagged = true;
+		s->stag = r->sink_stag;
+		s->to = r->sink_to + c->off;
+		m->total = r->size;
+		break;
+	}
+	case TX_TERMINATE:
+		s->opcode = RDMAP_TERMINATE;
+		s->qn = DDP_QN_TERMINATE;
+		s->msn = 1;
+		break;
+	default: describe_rtr(q, c, s);
+	}
+}
+
+/* The fixed header behind the DDP header, if the message has one. Fills the ORQ for Reads. */
+static void put_fixed(struct qp *q, const struct tx_cursor *c, struct tx_message *m)
+{
+	struct rdmap_read_request r = { .src_stag = 1 };
+	struct orq_entry *o;
+
+	m->fixed_len = 0;
+	if (m->seg.opcode == RDMAP_TERMINATE)
+		m->fixed_len = (uint32_t)rdmap_terminate_encode(&q->tx.term, m->fixed);
+	if (m->seg.opcode != RDMAP_READ_REQUEST)
+		return;
+	o = qp_orq(q, c->orq_tail);
+	*o = (struct orq_entry) { .wqe = c->next_wqe, .rtr = c->kind == TX_RTR };
+	if (!o->rtr) {
+		const struct wqe *w = current_wqe(q, c);
+
+		if (w->n_sg) {
+			r.sink_stag = w->sg[0].lkey;
+			r.sink_to = w->sg[0].addr;
+		}
+		r.size = w->total;
+		r.src_stag = w->rkey;
+		r.src_to = w->remote_addr;
+	}
+	o->stag = r.sink_stag;
+	o->to = r.sink_to;
+	o->size = r.size;
+	rdmap_read_request_encode(&r, m->fixed);
+	m->fixed_len = RDMAP_READ_REQUEST_LEN;
+}
+
+enum tx_stop qp_sched_next(struct qp *q, struct tx_cursor *c, struct tx_message *m,
+			   uint32_t *status)
+{
+	enum tx_stop stop = TX_BUILT;
+
+	if (c->kind == TX_NONE || (q->state == QPS_TERMINATE && c->kind != TX_TERMINATE))
+		stop = pick(q, c, status);
+	if (stop != TX_BUILT)
+		return stop;
+	if (c->kind == TX_REQUEST && is_local(current_wqe(q, c)))
+		return TX_FULL; /* qp_sched_run_local() does it when everything before is out */
+	describe(q, c, m);
+	put_fixed(q, c, m);
+	return TX_BUILT;
+}
+
+void qp_sched_step(struct tx_cursor *c, const struct tx_message *m, uint32_t n)
+{
+	const struct ddp_segment *s = &m->seg;
+
+	c->off += n;
+	if (!s->last)
+		return;
+	c->off = 0;
+	if (s->opcode == RDMAP_READ_REQUEST) {
+		c->msn_read++;
+		c->orq_tail++;
+	} else if (!s->tagged && s->qn == DDP_QN_SEND) {
+		c->msn_send++;
+	}
+	if (c->kind == TX_REQUEST)
+		c->next_wqe++;
+	else if (c->kind == TX_RESPONSE)
+		c->irq_next++;
+	else if (c->kind == TX_RTR)
+		c->rtr_owed = false;
+	c->turn = c->kind != TX_RESPONSE;
+	/* Nothing may follow a Terminate. */
+	if (c->kind == TX_TERMINATE)
+		c->over = true;
+	c->kind = TX_NONE;
+}
+
+/* ---- gathering ---- */
+
+bool tx_pieces_add(struct tx_pieces *p, void *base, size_t len, struct mem *ref)
+{
+	if (p->n == TX_PIECES) {
+		if (ref)
+			mem_put(ref);
+		return false;
+	}
+	p->iov[p->n++] = (struct iovec) { base, len };
+	if (ref)
+		p->ref[p->n_ref++] = ref;
+	return true;
+}
+
+void tx_pieces_put(struct tx_pieces *p, uint32_t keep)
+{
+	while (p->n_ref > keep)
+		mem_put(p->ref[--p->n_ref]);
+}
+
+static enum tx_stop gather_sges(struct qp *q, const struct wqe *w, uint32_t off, uint32_t len,
+				struct tx_pieces *pieces)
+{
+	for (uint32_t i = 0; len; i++) {
+		const struct flue_sge *sg = &w->sg[i];
+		uint32_t n;
+		struct mem *ref;
+		char *p;
+
+		if (off >= sg->length) {
+			off -= sg->length;
+			continue;
+		}
+		n = min_u32(sg->length - off, len);
+		if (mem_get(&q->rnic->mem, &q->tx.cache, sg->lkey, q->pd, q->qpn, 0, sg->addr + off,
+			    n, &p, &ref) != MEM_OK)
+			return TX_BAD_REQUEST;
+		if (!tx_pieces_add(pieces, p, n, ref))
+			return TX_FULL;
+		len -= n;
+		off = 0;
+	}
+	return TX_BUILT;
+}
+
+enum tx_stop qp_sched_gather(struct qp *q, const struct tx_cursor *c, uint32_t off, uint32_t len,
+			     struct tx_pieces *pieces)
+{
+	const struct rdmap_read_request *r;
+	struct wqe *w;
+	struct mem *ref;
+	char *p;
+
+	if (len == 0)
+		return TX_BUILT;
+	if (c->kind == TX_REQUEST) {
+		w = current_wqe(q, c);
+		if (w->flags & FLUE_INLINE)
+			return tx_pieces_add(pieces, (char *)w->sg + off, len, NULL) ? TX_BUILT
+										     : TX_FULL;
+		return gather_sges(q, w, off, len, pieces);
+	}
+	r = &qp_irq(q, c->irq_next)->req;
+	if (mem_get(&q->rnic->mem, &q->tx.cache, r->src_stag, q->pd, q->qpn, FLUE_REMOTE_READ,
+		    r->src_to + off, len, &p, &ref) != MEM_OK)
+		return TX_BAD_SOURCE;
+	return tx_pieces_add(pieces, p, len, ref) ? TX_BUILT : TX_FULL;
+}
+
+/* ---- out ---- */
+
+void qp_sched_begun(struct qp *q, const struct tx_cursor *at)
+{
+	q->tx.cur = *at;
+}
+
+void qp_sched_out(struct qp *q, const struct tx_cursor *at, const struct tx_cursor *after)
+{
+	bool last = after->off == 0;
+
+	q->tx.cur = *after;
+	if (!last)
+		return;
+	if (at->kind == TX_REQUEST) {
+		struct wqe *w = wq_at(&q->sq, at->next_wqe);
+
+		if (is_read(w))
+			w->state = WQE_WAITING;
+		else
+			qp_finish(q, at->next_wqe, FLUE_WC_SUCCESS);
+	} else if (at->kind == TX_RESPONSE) {
+		q->irq_head++;
+	}
+}
+
+bool qp_sched_run_local(struct qp *q)
+{
+	struct tx_cursor *c = &q->tx.cur;
+	struct mem_table *t = &q->rnic->mem;
+	uint32_t status = 0, n = c->next_wqe;
+	struct wqe *w;
+	bool bad;
+
+	if (q->state != QPS_RTS || q->tx.held || c->kind != TX_NONE || c->rtr_owed ||
+	    request_may_start(q, c, &status) != TX_BUILT)
+		return false;
+	w = current_wqe(q, c);
+	if (!is_local(w))
+		return false;
+	if (w->op == FLUE_WR_LOCAL_INV)
+		bad = mem_invalidate(t, w->rkey, q->pd, q->qpn, false) != MEM_OK;
+	else if (w->op == FLUE_WR_FAST_REG)
+		bad = mem_fast_register(t, w->rkey, q->pd, &w->reg) != 0;
+	else
+		bad = mem_bind(t, w->rkey, q->pd, q->qpn, &w->reg) != 0;
+	c->next_wqe++;
+	if (bad)
+		qp_fail_request(q, n, FLUE_WC_BIND);
+	else
+		qp_finish(q, n, FLUE_WC_SUCCESS);
+	return true;
+}
+
+void qp_sched_refuse(struct qp *q, enum tx_stop why, uint32_t status, bool torn)
+{
+	uint32_t n = q->tx.cur.next_wqe;
+
+	if (why == TX_BAD_SOURCE) {
+		if (!torn) {
+			qp_fault(q, FAULT_RDMAP_STAG, NULL, 0, 0, NULL);
+			return;
+		}
+	} else if (!torn) {
+		q->tx.cur.kind = TX_NONE;
+		q->tx.cur.off = 0;
+		q->tx.cur.next_wqe = n + 1;
+		qp_fail_request(q, n, status);
+		return;
+	} else {
+		qp_finish(q, n, status);
+	}
+	/* It is half out and its rest is gone: no Terminate can follow any more. */
+	qp_link_starved(q, EFAULT);
+}
+
+bool qp_sched_wants_fin(const struct qp *q)
+{
+	return q->tx.fin_wanted && (!q->tx.term_owed || q->tx.cur.over);
+}
+
+uint32_t qp_reads_out(const struct qp *q)
+{
+	const struct tx_cursor *c = &q->tx.cur;
+	bool begun = c->kind == TX_REQUEST ? is_read(wq_at((struct wq *)&q->sq, c->next_wqe))
+					   : c->kind == TX_RTR && q->tx.rtr == MPA_RTR_READ;
+
+	return c->orq_tail + begun;
+}
+
+void qp_sched_reset(struct qp *q)
+{
+	q->tx.term_owed = false;
+	q->tx.fin_wanted = false;
+	q->tx.cur.kind = TX_NONE;
+	q->tx.cur.rtr_owed = false;
+	q->irq_head = q->irq_tail = q->tx.cur.irq_next;
+	q->orq_head = q->tx.cur.orq_tail;
+}
