@@ -206,6 +206,20 @@ static int open_socket(const struct listen_attr *a, struct sockaddr_storage *bou
 	return fd;
 }
 
+/* Under r->lists: the engine that has fewest of them, so that no processor accepts for all. */
+static struct engine *least_busy(struct rnic *r)
+{
+	uint32_t on[RNIC_MAX_ENGINES] = { 0 }, least = 0;
+	const struct listener *l;
+
+	LIST_FOREACH(l, &r->listeners, all)
+		on[l->engine->index]++;
+	for (uint32_t i = 1; i < r->n_engines; i++)
+		if (on[i] < on[least])
+			least = i;
+	return &r->engines[least];
+}
+
 int listener_create(struct rnic *r, const struct listen_attr *a, struct sockaddr_storage *bound,
 		    struct listener **out)
 {
@@ -223,7 +237,6 @@ int listener_create(struct rnic *r, const struct listen_attr *a, struct sockaddr
 	l->io.ready = ready;
 	l->retry.fire = fire_retry;
 	l->rnic = r;
-	l->engine = &r->engines[0];
 	l->owner = a->owner;
 	l->max_half_open = (uint32_t)a->max_half_open;
 	l->request_timeout_ms = a->request_timeout_ms;
@@ -231,6 +244,7 @@ int listener_create(struct rnic *r, const struct listen_attr *a, struct sockaddr
 	TAILQ_INIT(&l->waiting);
 	TAILQ_INIT(&l->requested);
 	pthread_mutex_lock(&r->lists);
+	l->engine = least_busy(r);
 	LIST_INSERT_HEAD(&r->listeners, l, all);
 	pthread_mutex_unlock(&r->lists);
 	engine_lock(l->engine);

@@ -19,7 +19,8 @@
 
 struct listener {
 	struct rnic *rnic;
-	struct engine *engine;
+	struct engine
+		*engine; /* one that had few of them; what is accepted moves on with its request */
 	void *owner;
 	struct engine_io io;
 	struct engine_timer retry; /* out of descriptors, or full: look again then */

@@ -67,7 +67,7 @@ struct rnic {
 	_Atomic uint32_t n_refused; /* rejected connections whose peer has not closed yet */
 	uint32_t n_engines;
 	struct engine *engines;
-	/* Lists for fork only; leaf lock. */
+	/* Lists for fork, and to spread listeners; leaf lock. */
 	pthread_mutex_t lists;
 	LIST_HEAD(, qp) qps;
 	LIST_HEAD(, cq) cqs;
