@@ -209,8 +209,6 @@ static int perform(struct cep *c, uint16_t actions)
 		rc = enter_rdma(c);
 	if (rc == 0 && actions & MPA_ACT_AWAIT_END)
 		rc = await_end(c);
-	if (rc == 0 && c->lost)
-		return -(c->err ? c->err : ECONNRESET);
 	return rc;
 }
 
@@ -220,8 +218,6 @@ static void tell(struct cep *c, uint16_t actions)
 		listener_requested(c->listener, c);
 	if (actions & MPA_ACT_TELL_ACCEPTED)
 		cep_tell_up(c, FLUE_EVENT_ACCEPTED, 0);
-	if (actions & MPA_ACT_TELL_CONNECTED)
-		cep_tell_up(c, FLUE_EVENT_CONNECTED, 0);
 	if (actions & MPA_ACT_TELL_FAILED)
 		cep_tell_up(c, FLUE_EVENT_CONNECT_FAILED, c->err ? c->err : ECONNRESET);
 }
@@ -244,15 +240,19 @@ static uint64_t time_left(const struct cep *c)
 	return now < c->deadline ? (c->deadline - now) / NSEC_PER_MSEC + 1 : 1;
 }
 
-void cep_apply(struct cep *c, enum mpa_event e)
+/* One step. CONNECTED is left to post(): it is told when nothing can take it back any more. */
+static uint16_t step(struct cep *c, const struct inbox_event *ev)
 {
-	struct fsm_edge edge = mpa_fsm_step(c->state, e);
+	struct fsm_edge edge = mpa_fsm_step(c->state, ev->event);
 	int rc;
 
-	if (edge.next == MPA_ILLEGAL)
-		return;
-	c->busy = true;
-	rc = perform(c, edge.actions);
+	if (edge.next == MPA_ILLEGAL) {
+		rnic_illegal(c->rnic, "mpa", c->state, ev->event);
+		return MPA_ACT_NONE;
+	}
+	if (ev->detail)
+		c->err = (int)ev->detail;
+	rc = perform(c, (uint16_t)edge.actions);
 	if (rc < 0) {
 		c->err = -rc;
 		edge = mpa_fsm_step(c->state, MPA_EV_LOST);
@@ -262,14 +262,36 @@ void cep_apply(struct cep *c, enum mpa_event e)
 		engine_timer_stop(c->engine, &c->timer);
 	if (edge.actions & MPA_ACT_ARM_TIMER)
 		engine_timer_arm(c->engine, &c->timer, time_left(c));
-	tell(c, edge.actions);
+	tell(c, (uint16_t)edge.actions);
 	if (edge.actions & MPA_ACT_CLOSE)
 		give_up_stream(c);
-	c->busy = false;
+	return (uint16_t)edge.actions;
+}
+
+/* err: 0, or why. */
+static void post(struct cep *c, enum mpa_event e, int err)
+{
+	struct inbox_event ev = { .event = (uint8_t)e, .detail = (uint32_t)err };
+	uint16_t actions = 0;
+
+	if (!inbox_post(&c->inbox, &ev)) {
+		rnic_lost_event(c->rnic, &c->inbox);
+		return;
+	}
+	while (inbox_take(&c->inbox, &ev))
+		actions |= step(c, &ev);
+	/* The queue pair may have lost the stream in the very step that made it one. */
+	if (actions & MPA_ACT_TELL_CONNECTED && c->state == MPA_CLOSED)
+		cep_tell_up(c, FLUE_EVENT_CONNECT_FAILED, c->err ? c->err : ECONNRESET);
+	else if (actions & MPA_ACT_TELL_CONNECTED)
+		cep_tell_up(c, FLUE_EVENT_CONNECTED, 0);
 	if (c->state == MPA_OPEN || c->state == MPA_CLOSED)
 		cep_free(c);
-	else if (c->state == MPA_WAIT_RTR && c->qp->rx.any)
-		cep_apply(c, MPA_EV_RX_FPDU); /* it was among the octets that were read before */
+}
+
+void cep_apply(struct cep *c, enum mpa_event e)
+{
+	post(c, e, 0);
 }
 
 /* ---- from outside ---- */
@@ -301,14 +323,7 @@ void cep_abandon(struct cep *c)
 
 void cep_stream_lost(struct cep *c, int err)
 {
-	if (c->busy) {
-		c->lost = true;
-		if (!c->err)
-			c->err = err;
-		return;
-	}
-	c->err = err;
-	cep_apply(c, MPA_EV_LOST);
+	post(c, MPA_EV_LOST, err);
 }
 
 void cep_first_fpdu(struct cep *c)

@@ -12,6 +12,7 @@
 #define FLUE_RNIC_CEP_H
 
 #include "rnic/engine.h"
+#include "rnic/inbox.h"
 #include "rnic/rnic.h"
 #include "wire/mpa_fsm.h"
 #include "wire/mpa.h"
@@ -28,6 +29,7 @@ struct cep {
 	uint64_t since; /* in the listener's list */
 	uint8_t crowd;  /* ... and which of its counters has it */
 	uint8_t state;  /* enum mpa_state */
+	struct inbox inbox;
 	bool initiator;
 	bool refused;   /* counted in rnic->n_refused */
 	bool requested; /* in the listener's list of complete requests */
@@ -35,8 +37,6 @@ struct cep {
 	bool adopted;      /* a live stream; as responder the answer is known beforehand */
 	bool last_word;    /* a Terminate was sent */
 	uint64_t deadline; /* adopted: of the whole exchange */
-	bool busy;         /* inside cep_apply(): the queue pair's troubles wait */
-	bool lost;         /* ... and this one did */
 	int err;
 	uint32_t timeout_ms;
 	uint32_t fpdu_max;

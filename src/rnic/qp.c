@@ -230,13 +230,19 @@ int qp_abort(struct qp *q)
 	return rc;
 }
 
+static bool may_reset(struct qp *q)
+{
+	if (q->state != QPS_ERROR)
+		return q->state == QPS_IDLE;
+	return wq_fill(&q->sq) == 0 && (q->srq || wq_fill(&q->rq) == 0);
+}
+
 int qp_reset(struct qp *q)
 {
 	int rc = -EBUSY;
 
 	engine_lock(q->engine);
-	if (!q->cep && qp_fsm_step(q->state, QPE_REINIT).next == QPS_IDLE &&
-	    (q->state == QPS_IDLE || (wq_fill(&q->sq) == 0 && (q->srq || wq_fill(&q->rq) == 0)))) {
+	if (!q->cep && may_reset(q)) {
 		qp_apply(q, QPE_REINIT, 0, 0);
 		rc = 0;
 	}

@@ -19,6 +19,7 @@
 
 #include "rnic/cq.h"
 #include "rnic/engine.h"
+#include "rnic/inbox.h"
 #include "rnic/rnic.h"
 #include "rnic/srq.h"
 #include "rnic/wq.h"
@@ -106,7 +107,8 @@ struct qp {
 	struct wqe *srq_wqe; /* with an SRQ: the receive being filled */
 
 	/* under the engine's lock from here on */
-	uint8_t state;     /* enum qp_fsm_state */
+	uint8_t state; /* enum qp_fsm_state */
+	struct inbox inbox;
 	struct link *link; /* the last one; NULL: there was none */
 	struct engine_timer timer;
 	struct cep *cep; /* connection being set up; NULL once it is up or gone */
@@ -185,7 +187,8 @@ struct qp_start {
 
 /* The start-up is done: q owns the link and enters RTS. -ENOMEM: nothing taken. */
 int qp_establish(struct qp *q, const struct qp_start *start, struct link *link);
-/* Step the machine and perform the actions. reason/detail count for the first end only. */
+/* Step the machine and perform the actions; inside a step: as soon as that is done. reason/detail
+ * count for the first end only. */
 void qp_apply(struct qp *q, enum qp_fsm_event e, uint32_t reason, uint32_t detail);
 /* Nothing queued, nothing outstanding in either direction. */
 bool qp_is_idle(const struct qp *q);

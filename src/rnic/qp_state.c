@@ -109,16 +109,19 @@ static void keep_reason(struct qp *q, uint32_t reason, uint32_t detail)
 	q->detail = detail;
 }
 
-void qp_apply(struct qp *q, enum qp_fsm_event e, uint32_t reason, uint32_t detail)
+/* One step: the state and what belongs to it. What may raise events is left to qp_apply(). */
+static uint16_t step(struct qp *q, const struct inbox_event *ev)
 {
-	struct fsm_edge edge = qp_fsm_step(q->state, e);
+	struct fsm_edge edge = qp_fsm_step(q->state, ev->event);
 	uint8_t before = q->state;
 
-	if (edge.next == QPS_ILLEGAL)
-		return;
+	if (edge.next == QPS_ILLEGAL) {
+		rnic_illegal(q->rnic, "qp", before, ev->event);
+		return QPA_NONE;
+	}
 	/* The first cause counts: what follows a Terminate is its consequence. */
 	if (before != QPS_TERMINATE && edge.next != before)
-		keep_reason(q, reason, detail);
+		keep_reason(q, ev->reason, ev->detail);
 	qp_set_state(q, edge.next);
 	if (edge.actions & QPA_STOP)
 		engine_timer_stop(q->engine, &q->timer);
@@ -130,11 +133,27 @@ void qp_apply(struct qp *q, enum qp_fsm_event e, uint32_t reason, uint32_t detai
 		engine_timer_arm(q->engine, &q->timer, (uint64_t)q->close_timeout_ms);
 	if (edge.actions & (QPA_RESET | QPA_CLOSE))
 		qp_drop_link(q, edge.actions & QPA_RESET ? LINK_RESET : LINK_CLOSE);
-	else if (edge.actions & QPA_FIN)
-		link_kick(q->link);
 	if (edge.actions & (QPA_FLUSH | QPA_FLUSH_RQ))
 		qp_flush(q, edge.actions & QPA_FLUSH);
-	if (edge.actions & QPA_TELL)
+	return (uint16_t)edge.actions;
+}
+
+void qp_apply(struct qp *q, enum qp_fsm_event e, uint32_t reason, uint32_t detail)
+{
+	struct inbox_event ev = { .event = (uint8_t)e, .reason = reason, .detail = detail };
+	uint16_t actions = 0;
+
+	if (!inbox_post(&q->inbox, &ev)) {
+		rnic_lost_event(q->rnic, &q->inbox);
+		return;
+	}
+	while (inbox_take(&q->inbox, &ev))
+		actions |= step(q, &ev);
+	/* From here on events are steps of their own. */
+	if (actions & QPA_FIN)
+		link_kick(q->link);
+	/* Behind everything that came with the end, so that the last word is told. */
+	if (actions & QPA_TELL)
 		tell_end(q);
 }
 

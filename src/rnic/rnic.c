@@ -2,10 +2,12 @@
 #include "rnic/rnic.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "rnic/cep.h"
 #include "rnic/cq.h"
+#include "rnic/inbox.h"
 #include "rnic/listener.h"
 #include "rnic/qp.h"
 #include "rnic/srq.h"
@@ -174,6 +176,27 @@ void rnic_close(struct rnic *r)
 	mem_table_fini(&r->mem);
 	pthread_mutex_destroy(&r->lists);
 	free(r);
+}
+
+void rnic_illegal(struct rnic *r, const char *machine, unsigned state, unsigned event)
+{
+	atomic_fetch_add(&r->n_illegal, 1);
+#ifdef FLUE_FSM_CHECK
+	fprintf(stderr, "flue: machine %s: event %u in state %u is illegal\n", machine, event,
+		state);
+	abort();
+#else
+	(void)machine;
+	(void)state;
+	(void)event;
+#endif
+}
+
+void rnic_lost_event(struct rnic *r, struct inbox *b)
+{
+	if (b->overflowed)
+		rnic_illegal(r, "inbox", b->n, b->waiting[0].event);
+	b->overflowed = false;
 }
 
 struct engine *rnic_engine(struct rnic *r, int cpu)

@@ -18,6 +18,7 @@ struct qp;
 struct srq;
 struct cep;
 struct listener;
+struct inbox;
 
 #define RNIC_MAX_ENGINES  64
 #define RNIC_MAX_SGE      16
@@ -64,6 +65,7 @@ struct rnic {
 	void *up_ctx;
 	struct mem_table mem;
 	_Atomic uint32_t next_qpn;
+	_Atomic uint64_t n_illegal; /* events that the tables call impossible; see rnic_illegal() */
 	_Atomic uint32_t n_refused; /* rejected connections whose peer has not closed yet */
 	uint32_t n_engines;
 	struct engine *engines;
@@ -81,5 +83,13 @@ int rnic_open(const int *cpus, uint32_t n, const struct rnic_upcalls *up, void *
 	      struct rnic **out);
 void rnic_close(struct rnic *r);
 struct engine *rnic_engine(struct rnic *r, int cpu); /* NULL: not one of ours */
+
+/*
+ * A machine of this adapter met an event that its table calls illegal, which no peer and no program
+ * can bring about: our mistake. It is counted (n_illegal), and ends the program in builds that check.
+ */
+void rnic_illegal(struct rnic *r, const char *machine, unsigned state, unsigned event);
+/* The same for an inbox that was too small, if it was. */
+void rnic_lost_event(struct rnic *r, struct inbox *b);
 
 #endif

@@ -725,6 +725,7 @@ static void finish(void)
 	CHECK(downs == 1);
 	check_completions();
 	check_memory();
+	CHECK(atomic_load(&rnic->n_illegal) == 0);
 	CHECK(qp_reset(qp) == 0 && qp->state == QPS_IDLE);
 	for (unsigned i = 0; i < AREAS; i++)
 		revive(i);

@@ -314,6 +314,7 @@ static void finish(void)
 	CHECK(LIST_EMPTY(&rnic->ceps) && listener->half_open == 0 && !qp->cep);
 	CHECK(TAILQ_EMPTY(&engine->timers) && TAILQ_EMPTY(&engine->notes) && engine->n_ios == 1);
 	CHECK(!link_is_open(qp->link));
+	CHECK(atomic_load(&rnic->n_illegal) == 0);
 	CHECK(qp_reset(qp) == 0 && qp->state == QPS_IDLE);
 }
 
