@@ -40,6 +40,8 @@ enum flue_feature {
 	FLUE_FEATURE_MARKERS = 1 << 6,
 	FLUE_FEATURE_ADOPT_STREAM = 1 << 7,
 	FLUE_FEATURE_GANG = 1 << 8, /* many streams are adopted in one call */
+	FLUE_FEATURE_IOVA = 1 << 9,
+	FLUE_FEATURE_ATOMICS = 1 << 10,
 };
 
 /* How a CQ that names no processor gets one (CH-3). */
@@ -76,9 +78,11 @@ struct flue_mr_attr {
 	uint32_t access; /* enum flue_access */
 	/* Start in the revoked state, to be made valid by FLUE_WR_FAST_REG. */
 	bool revoked;
+	/* With FLUE_IOVA: how requests, here and on the wire, name the first byte. */
+	uint64_t iova;
 };
 
-/* Bits for flue_mr_ops.modify: which of addr+length, access, pd to take from the arguments. */
+/* Bits for flue_mr_ops.modify: which of addr+length+iova, access+iova, pd to take from the arguments. */
 enum flue_mr_modify { FLUE_MR_RANGE = 1, FLUE_MR_ACCESS = 2, FLUE_MR_PD = 4 };
 
 /* All that create, change or destroy: ETIMEDOUT: the device did not answer (flue(7)). An object that
@@ -116,8 +120,8 @@ struct flue_adapter {
 struct flue_pd_ops {
 	size_t size;
 	bool (*destroy)(struct flue_pd *pd); /* EBUSY: it has children */
-	/* EINVAL length 0, wrapping range, REMOTE_WRITE without LOCAL_WRITE, unknown bits; ENOMEM;
-	 * ENOSPC: max_mr reached. The memory stays the caller's and must stay mapped; see
+	/* EINVAL length 0, wrapping range, REMOTE_WRITE or REMOTE_ATOMIC without LOCAL_WRITE, unknown
+	 * bits; EOPNOTSUPP: a feature that the adapter has not; ENOMEM; ENOSPC: max_mr reached. The memory stays the caller's and must stay mapped; see
 	 * flue-memory(7) for what happens if it does not. */
 	struct flue_mr *(*register_mr)(struct flue_pd *pd, const struct flue_mr_attr *attr);
 	/* An unbound window. ENOMEM, ENOSPC. */
@@ -153,8 +157,12 @@ struct flue_mr {
 	size_t length;
 	uint64_t remote_start, remote_end; /* as the peer must name it; end is one past the last */
 	uint32_t access;
-	/* Current. All but pd and user change with modify() and by FLUE_WR_FAST_REG, before it
-	 * completes; do not read them while one is under way. */
+	/*
+	 * Current. lkey is for SGEs, rkey for the peer and for requests that change the region; they are
+	 * two numbers. The rkey of a region without a remote right opens nothing to the peer. All but pd
+	 * and user change with modify() and by FLUE_WR_FAST_REG, before it completes; do not read them
+	 * while one is under way.
+	 */
 	uint32_t lkey, rkey;
 };
 

@@ -56,10 +56,13 @@ enum flue_access {
 	/* Addresses (local and on the wire) count from 0 at the region's first byte. */
 	FLUE_ZERO_BASED = 1 << 4,
 	FLUE_BIND_WINDOW = 1 << 5, /* windows may be bound to the region */
+	/* Addresses count from `iova` of its attributes, which may be any number; not with ZERO_BASED. */
+	FLUE_IOVA = 1 << 6,
+	FLUE_REMOTE_ATOMIC = 1 << 7, /* needs LOCAL_WRITE */
 };
 
-/* One piece of local memory. `addr` is an address inside the region named by lkey (an offset for
- * zero-based regions). With FLUE_INLINE lkey is ignored and addr is a plain pointer. */
+/* One piece of local memory. `addr` is an address inside the region named by lkey, as the region
+ * counts them (flue_mr_sge() knows). With FLUE_INLINE lkey is ignored and addr is a plain pointer. */
 struct flue_sge {
 	uint64_t addr;
 	uint32_t length;
@@ -72,7 +75,7 @@ enum flue_wr_op {
 	FLUE_WR_WRITE,    /* RDMA Write to remote_addr/rkey */
 	FLUE_WR_READ,     /* RDMA Read from remote_addr/rkey; n_sg must be 1 */
 	FLUE_WR_READ_INV,  /* Read; the local sink region is revoked before it completes */
-	FLUE_WR_LOCAL_INV, /* revoke the local region or window `rkey` */
+	FLUE_WR_LOCAL_INV, /* revoke the local region or window whose rkey is `rkey` */
 	FLUE_WR_FAST_REG,  /* make the revoked region `rkey` valid again: see `reg` */
 	FLUE_WR_BIND,      /* bind window `rkey` to a part of region `reg.lkey`: see `reg` */
 	FLUE_WR_NOPS,
@@ -86,11 +89,15 @@ enum flue_wr_flags {
 	FLUE_LOCAL_FENCE = 1 << 4, /* start after all earlier requests of this queue completed */
 };
 
-/* Arguments of FLUE_WR_FAST_REG and FLUE_WR_BIND. The new key is (old & ~0xff) | key. From the
- * completion on the object shows it: the region its new range and access, too. */
+/*
+ * Arguments of FLUE_WR_FAST_REG and FLUE_WR_BIND. `rkey` of the request names the region or window.
+ * Each of its keys, lkey and rkey, becomes (old & ~0xff) | key. From the completion on the object shows
+ * them: the region its new range and access, too.
+ */
 struct flue_reg {
 	uint64_t addr; /* FAST_REG: new start; BIND: start inside the region */
 	uint64_t length;
+	uint64_t iova;   /* FAST_REG with FLUE_IOVA: address of the first byte */
 	uint32_t access; /* enum flue_access */
 	uint32_t lkey;   /* BIND: the region */
 	uint8_t key;     /* low octet of the new key */

@@ -95,7 +95,7 @@ struct acc_op {
 		struct prov_qp_attr qp;
 		struct prov_qp_info info;
 	} attr;
-	uint32_t key;
+	struct prov_keys keys;
 };
 
 #define ACC_ANSWER_MS 10000

@@ -81,7 +81,9 @@ static void f_query(struct flue_caps *caps)
 	caps->max_ird = caps->max_ord = 32;
 	caps->max_mr_length = UINT64_MAX / 2;
 	caps->max_private_data = 512;
-	caps->features = fake.no_adopt ? 0 : (uint32_t)FLUE_FEATURE_ADOPT_STREAM;
+	caps->features = FLUE_FEATURE_ZERO_BASED | FLUE_FEATURE_IOVA | FLUE_FEATURE_WINDOWS |
+			 FLUE_FEATURE_REMOTE_INVALIDATE;
+	caps->features |= fake.no_adopt ? 0 : (uint32_t)FLUE_FEATURE_ADOPT_STREAM;
 	caps->features |= fake.no_gang ? 0 : (uint32_t)FLUE_FEATURE_GANG;
 }
 
@@ -140,26 +142,32 @@ static int f_destroy_pd(struct prov_pd *pd, struct prov_op *op)
 	return drop(fake.rc.destroy_pd, pd, op);
 }
 
-static int f_register_mr(const struct prov_mr_attr *attr, struct prov_mr **out, uint32_t *key,
-			 struct prov_op *op)
+static void give_keys(struct prov_keys *keys)
+{
+	keys->lkey = ++fake.key << 8;
+	keys->rkey = keys->lkey | FAKE_RKEY;
+}
+
+static int f_register_mr(const struct prov_mr_attr *attr, struct prov_mr **out,
+			 struct prov_keys *keys, struct prov_op *op)
 {
 	int rc = fake.mrs_left == 1 ? -ENOSPC : fake.rc.mr;
 
 	fake.mr = *attr;
-	*key = ++fake.key << 8;
+	give_keys(keys);
 	fake.mrs_left -= fake.mrs_left > 1;
 	fake.made_mrs += !rc;
 	fake.mrs += !rc;
 	return make(rc, sizeof(**out), out, op);
 }
 
-static int f_modify_mr(struct prov_mr *mr, const struct prov_mr_attr *attr, uint32_t *key,
+static int f_modify_mr(struct prov_mr *mr, const struct prov_mr_attr *attr, struct prov_keys *keys,
 		       struct prov_op *op)
 {
 	(void)mr;
 	fake.modifies++;
 	fake.mr = *attr;
-	*key = ++fake.key << 8;
+	give_keys(keys);
 	if (fake.on_modify)
 		fake.on_modify();
 	return answer(op, fake.rc.modify_mr);
@@ -171,10 +179,10 @@ static int f_deregister_mr(struct prov_mr *mr, struct prov_op *op)
 	return drop(fake.rc.deregister_mr, mr, op);
 }
 
-static int f_create_mw(struct prov_pd *pd, struct prov_mw **out, uint32_t *key, struct prov_op *op)
+static int f_create_mw(struct prov_pd *pd, struct prov_mw **out, uint32_t *rkey, struct prov_op *op)
 {
 	(void)pd;
-	*key = ++fake.key << 8;
+	*rkey = ++fake.key << 8 | FAKE_RKEY;
 	return make(fake.rc.mw, 1, out, op);
 }
 
@@ -319,8 +327,20 @@ static void keep_pieces(struct fake_wr *to, const struct flue_sge *sg, uint32_t 
 {
 	to->n_sg = n;
 	assert(n <= sizeof(to->sg) / sizeof(to->sg[0]));
-	for (uint32_t i = 0; i < n; i++)
+	for (uint32_t i = 0; i < n; i++) {
+		assert(!(sg[i].lkey & FAKE_RKEY));
 		to->sg[i] = sg[i];
+	}
+}
+
+/* Requests about regions and windows of ours name them by their rkey. */
+static void check_keys(const struct flue_send_wr *wr)
+{
+	bool ours = wr->op == FLUE_WR_LOCAL_INV || wr->op == FLUE_WR_FAST_REG ||
+		    wr->op == FLUE_WR_BIND;
+
+	assert(!ours || wr->rkey & FAKE_RKEY);
+	assert(wr->op != FLUE_WR_BIND || !(wr->reg.lkey & FAKE_RKEY));
 }
 
 /* A ready list is posted as a whole or not at all. */
@@ -331,6 +351,7 @@ static int f_post_send(struct prov_qp *qp, const struct flue_send_wr *wr,
 	for (; wr && !fake.rc.post_send; wr = wr->next) {
 		struct fake_wr *to = &qp->sends[qp->n_sends++ % FAKE_LOG];
 
+		check_keys(wr);
 		*to = (struct fake_wr) {
 			.id = wr->id,
 			.op = wr->op,

@@ -11,6 +11,8 @@
 #define FAKE_RING 512
 #define FAKE_LOG  256
 #define FAKE_PORT 0x1234 /* as it stands in the address */
+/* An rkey has this bit, an lkey has not: who takes one for the other is stopped at the next post. */
+#define FAKE_RKEY 0x80000000u
 
 /* A call that must fail, and its errno. The test includes cmocka.h. */
 #define assert_fails(call, error)               \

@@ -8,9 +8,18 @@
 
 #include "access/access_priv.h"
 
-#define ALL_ACCESS                                                                          \
-	(FLUE_LOCAL_WRITE | FLUE_REMOTE_WRITE | FLUE_REMOTE_READ | FLUE_REMOTE_INVALIDATE | \
-	 FLUE_ZERO_BASED | FLUE_BIND_WINDOW)
+#define ALL_ACCESS (2 * (uint32_t)FLUE_REMOTE_ATOMIC - 1)
+
+/* What an adapter need not be able to do. */
+static const struct {
+	uint32_t access, feature;
+} wanted[] = {
+	{ FLUE_ZERO_BASED, FLUE_FEATURE_ZERO_BASED },
+	{ FLUE_IOVA, FLUE_FEATURE_IOVA },
+	{ FLUE_REMOTE_INVALIDATE, FLUE_FEATURE_REMOTE_INVALIDATE },
+	{ FLUE_BIND_WINDOW, FLUE_FEATURE_WINDOWS },
+	{ FLUE_REMOTE_ATOMIC, FLUE_FEATURE_ATOMICS },
+};
 
 struct acc_mr {
 	struct flue_mr pub;
@@ -27,31 +36,51 @@ static struct acc_adapter *adapter_of(struct flue_pd *pd)
 	return to_adapter(pd->adapter);
 }
 
-static int check(const struct acc_adapter *a, const struct prov_mr_attr *attr)
+/* The last octet must have an address; the first one past it need not. */
+static bool wraps(uint64_t start, uint64_t length)
 {
-	uint64_t start = (uintptr_t)attr->addr;
+	return start + (length - 1) < start;
+}
 
-	if (!attr->length || attr->length > a->caps.max_mr_length)
+static int check_access(const struct acc_adapter *a, uint32_t access)
+{
+	if (access & ~ALL_ACCESS)
 		return -EINVAL;
-	/* The last octet must have an address; the first one past it need not. */
-	if (start + (attr->length - 1) < start)
+	if (access & (FLUE_REMOTE_WRITE | FLUE_REMOTE_ATOMIC) && !(access & FLUE_LOCAL_WRITE))
 		return -EINVAL;
-	if (attr->access & ~(uint32_t)ALL_ACCESS)
+	if (access & FLUE_IOVA && access & FLUE_ZERO_BASED)
 		return -EINVAL;
-	if (attr->access & FLUE_REMOTE_WRITE && !(attr->access & FLUE_LOCAL_WRITE))
-		return -EINVAL;
+	for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++)
+		if (access & wanted[i].access && !(a->caps.features & wanted[i].feature))
+			return -EOPNOTSUPP;
 	return 0;
 }
 
-static void show(struct flue_mr *mr, const struct prov_mr_attr *attr, uint32_t key)
+static int check(const struct acc_adapter *a, const struct prov_mr_attr *attr)
+{
+	if (!attr->length || attr->length > a->caps.max_mr_length)
+		return -EINVAL;
+	if (wraps((uintptr_t)attr->addr, attr->length) || wraps(attr->start, attr->length))
+		return -EINVAL;
+	return check_access(a, attr->access);
+}
+
+static uint64_t start_of(const void *addr, uint32_t access, uint64_t iova)
+{
+	if (access & FLUE_IOVA)
+		return iova;
+	return access & FLUE_ZERO_BASED ? 0 : (uintptr_t)addr;
+}
+
+static void show(struct flue_mr *mr, const struct prov_mr_attr *attr, const struct prov_keys *keys)
 {
 	mr->addr = attr->addr;
 	mr->length = attr->length;
 	mr->access = attr->access;
-	mr->remote_start = attr->access & FLUE_ZERO_BASED ? 0 : (uintptr_t)attr->addr;
-	mr->remote_end = mr->remote_start + attr->length;
-	mr->lkey = key;
-	mr->rkey = key;
+	mr->remote_start = attr->start;
+	mr->remote_end = attr->start + attr->length;
+	mr->lkey = keys->lkey;
+	mr->rkey = keys->rkey;
 }
 
 static bool mr_deregister(struct flue_mr *pub)
@@ -75,6 +104,7 @@ static int compose(const struct flue_mr *mr, uint32_t what, const struct flue_mr
 		   struct flue_pd *pd, struct prov_mr_attr *to)
 {
 	struct flue_mr_attr attr;
+	uint64_t iova = mr->remote_start;
 
 	if (!what || what & ~(uint32_t)(FLUE_MR_RANGE | FLUE_MR_ACCESS | FLUE_MR_PD))
 		return -EINVAL;
@@ -84,8 +114,9 @@ static int compose(const struct flue_mr *mr, uint32_t what, const struct flue_mr
 	to->access = mr->access;
 	if (what & (FLUE_MR_RANGE | FLUE_MR_ACCESS)) {
 		if (acc_attr_copy(&attr, sizeof(attr), from,
-				  ACC_ATTR_SIZE(struct flue_mr_attr, revoked)))
+				  ACC_ATTR_SIZE(struct flue_mr_attr, iova)))
 			return -EINVAL;
+		iova = attr.iova;
 		if (what & FLUE_MR_RANGE) {
 			to->addr = attr.addr;
 			to->length = attr.length;
@@ -93,6 +124,7 @@ static int compose(const struct flue_mr *mr, uint32_t what, const struct flue_mr
 		if (what & FLUE_MR_ACCESS)
 			to->access = attr.access;
 	}
+	to->start = start_of(to->addr, to->access, iova);
 	if (what & FLUE_MR_PD) {
 		if (!pd)
 			return -EINVAL;
@@ -116,10 +148,10 @@ static bool mr_modify(struct flue_mr *pub, uint32_t what, const struct flue_mr_a
 		rc = compose(pub, what, from, pd, &op->attr.mr);
 	if (!rc)
 		rc = acc_op_wait(a, op,
-				 a->ops->modify_mr(mr->prov, &op->attr.mr, &op->key, &op->base),
+				 a->ops->modify_mr(mr->prov, &op->attr.mr, &op->keys, &op->base),
 				 NULL);
 	if (!rc)
-		show(pub, &op->attr.mr, op->key);
+		show(pub, &op->attr.mr, &op->keys);
 	acc_op_end(op);
 	if (rc)
 		return acc_ok(rc);
@@ -146,10 +178,10 @@ static int enter(struct acc_adapter *a, struct acc_mr *mr, const struct prov_mr_
 	if (!op)
 		return -ENOMEM;
 	op->attr.mr = *attr;
-	rc = acc_op_wait(a, op, a->ops->register_mr(&op->attr.mr, &mr->prov, &op->key, &op->base),
+	rc = acc_op_wait(a, op, a->ops->register_mr(&op->attr.mr, &mr->prov, &op->keys, &op->base),
 			 mr);
 	if (!rc)
-		show(&mr->pub, attr, op->key);
+		show(&mr->pub, attr, &op->keys);
 	acc_op_end(op);
 	return rc;
 }
@@ -165,13 +197,14 @@ struct flue_mr *acc_mr_register(struct flue_pd *pd, const struct flue_mr_attr *f
 
 	if (!rc)
 		rc = acc_attr_copy(&copy, sizeof(copy), from,
-				   ACC_ATTR_SIZE(struct flue_mr_attr, revoked));
+				   ACC_ATTR_SIZE(struct flue_mr_attr, iova));
 	if (rc)
 		return acc_null(rc);
 	attr.addr = copy.addr;
 	attr.length = copy.length;
 	attr.access = copy.access;
 	attr.revoked = copy.revoked;
+	attr.start = start_of(copy.addr, copy.access, copy.iova);
 	rc = check(a, &attr);
 	if (rc)
 		return acc_null(rc);

@@ -43,7 +43,7 @@ static void mr_shows_its_attributes(void **state)
 	assert_int_equal(mr->remote_end, (uintptr_t)memory + 100);
 	assert_int_equal(mr->access, FLUE_LOCAL_WRITE | FLUE_REMOTE_READ);
 	assert_int_equal(mr->lkey, fake.key << 8);
-	assert_int_equal(mr->rkey, mr->lkey);
+	assert_int_equal(mr->rkey, fake.key << 8 | FAKE_RKEY);
 	sge = flue_mr_sge(mr, 10, 20);
 	assert_int_equal(sge.addr, (uintptr_t)memory + 10);
 	assert_int_equal(sge.length, 20);
@@ -61,6 +61,46 @@ static void mr_counts_from_zero_when_zero_based(void **state)
 	assert_true(mr->ops->modify(mr, FLUE_MR_ACCESS, &FLUE_ATTR(struct flue_mr_attr), NULL));
 	assert_int_equal(mr->remote_start, (uintptr_t)memory);
 	assert_true(flue_deregister(mr));
+}
+
+static void mr_counts_from_any_number(void **state)
+{
+	struct flue_mr_attr attr = FLUE_ATTR(struct flue_mr_attr);
+	struct flue_mr *mr;
+
+	attr.addr = memory;
+	attr.length = 100;
+	attr.access = FLUE_IOVA;
+	attr.iova = UINT64_MAX - 99;
+	mr = d.pd->ops->register_mr(d.pd, &attr);
+	assert_non_null(mr);
+	assert_int_equal(fake.mr.start, attr.iova);
+	assert_int_equal(mr->remote_start, attr.iova);
+	assert_int_equal(mr->remote_end, 0);
+	assert_int_equal(flue_mr_sge(mr, 10, 1).addr, attr.iova + 10);
+	/* A change of the protection domain alone leaves it there. */
+	assert_true(mr->ops->modify(mr, FLUE_MR_PD, NULL, d.other));
+	assert_int_equal(mr->remote_start, attr.iova);
+	attr.iova = 5;
+	assert_true(mr->ops->modify(mr, FLUE_MR_RANGE, &attr, NULL));
+	assert_int_equal(mr->remote_start, 5);
+	attr.iova = UINT64_MAX - 98;
+	assert_fails(mr->ops->modify(mr, FLUE_MR_RANGE, &attr, NULL), EINVAL);
+	attr.access = FLUE_IOVA | FLUE_ZERO_BASED;
+	assert_fails(d.pd->ops->register_mr(d.pd, &attr), EINVAL);
+	assert_true(flue_deregister(mr));
+}
+
+static void mr_is_refused_when_the_adapter_has_not_the_feature(void **state)
+{
+	static const uint32_t access[] = { FLUE_ZERO_BASED, FLUE_IOVA, FLUE_REMOTE_INVALIDATE,
+					   FLUE_BIND_WINDOW,
+					   FLUE_REMOTE_ATOMIC | FLUE_LOCAL_WRITE };
+
+	assert_fails(flue_register(d.pd, memory, 10, FLUE_REMOTE_ATOMIC), EINVAL);
+	to_adapter(d.a)->caps.features = 0;
+	for (unsigned i = 0; i < sizeof(access) / sizeof(access[0]); i++)
+		assert_fails(flue_register(d.pd, memory, 10, access[i]), EOPNOTSUPP);
 }
 
 static void mr_is_refused_when_an_argument_is_impossible(void **state)
@@ -126,7 +166,7 @@ static void window_shows_its_key(void **state)
 {
 	struct flue_mw *mw = d.pd->ops->create_mw(d.pd);
 
-	assert_int_equal(mw->rkey, fake.key << 8);
+	assert_int_equal(mw->rkey, fake.key << 8 | FAKE_RKEY);
 	assert_ptr_equal(mw->pd, d.pd);
 	assert_fails(flue_destroy_pd(d.pd), EBUSY);
 	assert_true(mw->ops->destroy(mw));
@@ -153,6 +193,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		WITH_DOMAIN(mr_shows_its_attributes),             /* WN-1 */
 		WITH_DOMAIN(mr_counts_from_zero_when_zero_based), /* WN-1 */
+		WITH_DOMAIN(mr_counts_from_any_number),
+		WITH_DOMAIN(mr_is_refused_when_the_adapter_has_not_the_feature),
 		WITH_DOMAIN(mr_is_refused_when_an_argument_is_impossible),
 		WITH_DOMAIN(mr_can_be_modified_in_part), /* WN-1 */
 		WITH_DOMAIN(mr_stays_as_it_was_when_modifying_fails),

@@ -220,7 +220,8 @@ static void plain_pieces_have_a_key_each(void **state)
 	assert_true(is_at(&sent[2].sg[0], (uintptr_t)data, 1000));
 	assert_true(is_at(&sent[2].sg[1], (uintptr_t)data + 2000, 500));
 	for (unsigned i = 0; i < 2; i++)
-		assert_int_equal(sent[2].sg[i].lkey, (sent[i].rkey & ~0xffu) | sent[i].lkey);
+		assert_int_equal(sent[2].sg[i].lkey,
+				 (sent[i].rkey & ~(FAKE_RKEY | 0xff)) | sent[i].lkey);
 	assert_int_not_equal(sent[2].sg[0].lkey, sent[2].sg[1].lkey);
 	fake_finish_send(s->qp, FLUE_WC_SUCCESS);
 	expect(FLUE_SOCKET_PUT, 3, 0, 1500);

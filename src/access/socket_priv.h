@@ -28,9 +28,9 @@
 struct sock_key {
 	SLIST_ENTRY(sock_key) link;
 	struct flue_mr *mr;
-	uint32_t key; /* as requests have made it */
+	struct prov_keys keys; /* as requests have made them */
 	bool valid;
-	uint32_t key_was; /* before the last ones, should they not be posted */
+	struct prov_keys keys_were; /* before the last ones, should they not be posted */
 	bool valid_was;
 };
 SLIST_HEAD(sock_keys, sock_key);

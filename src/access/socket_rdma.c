@@ -218,27 +218,29 @@ static struct flue_send_wr *put_in_front(struct sock_req *r, uint32_t i, struct 
 {
 	struct sock_key *k = r->keys[i];
 	struct flue_send_wr *first = &front[1];
+	uint8_t key = (uint8_t)(k->keys.rkey + 1);
 
 	front[1] = (struct flue_send_wr) { .next = then,
 					   .id = (uintptr_t)r | IN_FRONT,
 					   .op = FLUE_WR_FAST_REG,
-					   .rkey = k->key,
+					   .rkey = k->keys.rkey,
 					   .reg = { .addr = r->sg[i].addr,
 						    .length = r->sg[i].length,
 						    .access = access,
-						    .key = (uint8_t)(k->key + 1) } };
+						    .key = key } };
 	if (k->valid) {
 		front[0] = (struct flue_send_wr) { .next = first,
 						   .id = (uintptr_t)r | IN_FRONT,
 						   .op = FLUE_WR_LOCAL_INV,
-						   .rkey = k->key };
+						   .rkey = k->keys.rkey };
 		first = &front[0];
 	}
-	k->key_was = k->key;
+	k->keys_were = k->keys;
 	k->valid_was = k->valid;
-	k->key = (k->key & ~0xffu) | (uint8_t)(k->key + 1);
+	k->keys.lkey = (k->keys.lkey & ~0xffu) | key;
+	k->keys.rkey = (k->keys.rkey & ~0xffu) | key;
 	k->valid = true;
-	r->sg[i].lkey = k->key;
+	r->sg[i].lkey = k->keys.lkey;
 	return first;
 }
 
@@ -261,7 +263,7 @@ static int post(struct acc_socket *s, struct sock_req *r, struct flue_send_wr *m
 	/* There is room for the whole list or for nothing, so nothing was posted. */
 	for (uint32_t i = 0; i < r->n_sg; i++) {
 		if (r->keys[i]) {
-			r->keys[i]->key = r->keys[i]->key_was;
+			r->keys[i]->keys = r->keys[i]->keys_were;
 			r->keys[i]->valid = r->keys[i]->valid_was;
 		}
 	}

@@ -243,7 +243,7 @@ static bool make_keys(struct acc_socket *s, struct sock_keys *list, uint32_t fro
 		k->mr = s->pub.pd->ops->register_mr(s->pub.pd, &attr);
 		if (!k->mr)
 			return false;
-		k->key = k->mr->lkey;
+		k->keys = (struct prov_keys) { k->mr->lkey, k->mr->rkey };
 		s->n_keys++;
 		SLIST_INSERT_HEAD(list, k, link);
 	}

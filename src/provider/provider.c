@@ -131,16 +131,16 @@ const char *provider_empty_slot(const struct prov_ops *ops)
 
 /* ---- stubs ---- */
 
-int prov_no_modify_mr(struct prov_mr *mr, const struct prov_mr_attr *attr, uint32_t *key,
+int prov_no_modify_mr(struct prov_mr *mr, const struct prov_mr_attr *attr, struct prov_keys *keys,
 		      struct prov_op *op)
 {
-	(void)mr, (void)attr, (void)key, (void)op;
+	(void)mr, (void)attr, (void)keys, (void)op;
 	return -EOPNOTSUPP;
 }
 
-int prov_no_create_mw(struct prov_pd *pd, struct prov_mw **out, uint32_t *key, struct prov_op *op)
+int prov_no_create_mw(struct prov_pd *pd, struct prov_mw **out, uint32_t *rkey, struct prov_op *op)
 {
-	(void)pd, (void)out, (void)key, (void)op;
+	(void)pd, (void)out, (void)rkey, (void)op;
 	return -EOPNOTSUPP;
 }
 

@@ -90,9 +90,15 @@ struct prov_cq_attr {
 	void *owner;
 };
 
+/* lkey: in SGEs. rkey: for the peer, and in requests that invalidate, fast register or bind. */
+struct prov_keys {
+	uint32_t lkey, rkey;
+};
+
 struct prov_mr_attr {
 	struct prov_pd *pd;
 	void *addr;
+	uint64_t start; /* how requests name `addr`, whatever `access` says */
 	size_t length;
 	uint32_t access;
 	bool revoked;
@@ -168,18 +174,18 @@ struct prov_ops {
 	int (*create_pd)(struct prov_adapter *a, struct prov_pd **out, struct prov_op *op);
 	int (*destroy_pd)(struct prov_pd *pd, struct prov_op *op);
 
-	/* *key: the region's lkey and rkey. -ENOSPC: table full. */
-	int (*register_mr)(const struct prov_mr_attr *attr, struct prov_mr **out, uint32_t *key,
-			   struct prov_op *op);
-	/* Replace everything by attr; *key is the new key. On failure nothing changed. */
-	int (*modify_mr)(struct prov_mr *mr, const struct prov_mr_attr *attr, uint32_t *key,
-			 struct prov_op *op);
+	/* -ENOSPC: table full. */
+	int (*register_mr)(const struct prov_mr_attr *attr, struct prov_mr **out,
+			   struct prov_keys *keys, struct prov_op *op);
+	/* Replace everything by attr; *keys are the new ones. On failure nothing changed. */
+	int (*modify_mr)(struct prov_mr *mr, const struct prov_mr_attr *attr,
+			 struct prov_keys *keys, struct prov_op *op);
 	/* Answers when no byte moves through the region. -EBUSY: windows are bound to it. */
 	int (*deregister_mr)(struct prov_mr *mr, struct prov_op *op);
 
-	/* `key` stays the provider's to write until destroy_mw has answered: each bind stores the new
+	/* `rkey` stays the provider's to write until destroy_mw has answered: each bind stores the new
 	 * key there, atomically, before its completion. */
-	int (*create_mw)(struct prov_pd *pd, struct prov_mw **out, uint32_t *key,
+	int (*create_mw)(struct prov_pd *pd, struct prov_mw **out, uint32_t *rkey,
 			 struct prov_op *op);
 	int (*destroy_mw)(struct prov_mw *mw, struct prov_op *op);
 

@@ -16,9 +16,9 @@
 int provider_register(const struct prov_ops *ops);
 
 /* -EOPNOTSUPP, each. Feature bits that must be off when they are used are given in brackets. */
-int prov_no_modify_mr(struct prov_mr *mr, const struct prov_mr_attr *attr, uint32_t *key,
+int prov_no_modify_mr(struct prov_mr *mr, const struct prov_mr_attr *attr, struct prov_keys *keys,
 		      struct prov_op *op);
-int prov_no_create_mw(struct prov_pd *pd, struct prov_mw **out, uint32_t *key,
+int prov_no_create_mw(struct prov_pd *pd, struct prov_mw **out, uint32_t *rkey,
 		      struct prov_op *op); /* [WINDOWS] */
 int prov_no_destroy_mw(struct prov_mw *mw, struct prov_op *op);
 int prov_no_resize_cq(struct prov_cq *cq, uint32_t depth, struct prov_op *op); /* [CQ_RESIZE] */

@@ -67,7 +67,7 @@ static void soft_query(struct flue_caps *c)
 	c->features = FLUE_FEATURE_SRQ | FLUE_FEATURE_ZERO_BASED | FLUE_FEATURE_FAST_REG |
 		      FLUE_FEATURE_WINDOWS | FLUE_FEATURE_REMOTE_INVALIDATE |
 		      FLUE_FEATURE_CQ_RESIZE | FLUE_FEATURE_MARKERS | FLUE_FEATURE_ADOPT_STREAM |
-		      FLUE_FEATURE_GANG;
+		      FLUE_FEATURE_GANG | FLUE_FEATURE_IOVA;
 }
 
 static void up_qp_event(void *ctx, void *owner, const struct flue_event *ev,
@@ -190,33 +190,42 @@ static int soft_destroy_pd(struct prov_pd *pd, struct prov_op *op)
 
 /* ---- memory ---- */
 
-static int soft_register_mr(const struct prov_mr_attr *a, struct prov_mr **out, uint32_t *key,
-			    struct prov_op *op)
+/* One STag is both keys: the wire names the sink of a Read by it, which is an lkey, and what a peer may
+ * do with it is a matter of the region's rights alone. */
+static void give_keys(const struct mem *m, struct prov_keys *keys)
+{
+	*keys = (struct prov_keys) { .lkey = m->stag, .rkey = m->stag };
+}
+
+static int soft_register_mr(const struct prov_mr_attr *a, struct prov_mr **out,
+			    struct prov_keys *keys, struct prov_op *op)
 {
 	struct rnic_pd *pd = to_pd(a->pd);
+	struct mem_attr attr = { a->addr, a->start, a->length, a->access, a->revoked };
 	struct mem *m;
-	int rc = mem_register(&pd->rnic->mem, pd, a->addr, a->length, a->access, a->revoked, &m);
+	int rc = mem_register(&pd->rnic->mem, pd, &attr, &m);
 
 	(void)op;
 	if (rc)
 		return rc;
 	/* Nobody knows the key yet, so no request can change the region before this. */
 	m->shown = a->owner;
-	*key = m->stag;
+	give_keys(m, keys);
 	*out = (struct prov_mr *)m;
 	return 0;
 }
 
-static int soft_modify_mr(struct prov_mr *mr, const struct prov_mr_attr *a, uint32_t *key,
+static int soft_modify_mr(struct prov_mr *mr, const struct prov_mr_attr *a, struct prov_keys *keys,
 			  struct prov_op *op)
 {
 	struct rnic_pd *pd = to_pd(a->pd);
+	struct mem_attr attr = { a->addr, a->start, a->length, a->access, a->revoked };
 	struct mem *m = to_mr(mr);
-	int rc = mem_modify(&pd->rnic->mem, m, pd, a->addr, a->length, a->access, a->revoked);
+	int rc = mem_modify(&pd->rnic->mem, m, pd, &attr);
 
 	(void)op;
 	if (rc == 0)
-		*key = m->stag;
+		give_keys(m, keys);
 	return rc;
 }
 
@@ -228,7 +237,7 @@ static int soft_deregister_mr(struct prov_mr *mr, struct prov_op *op)
 	return mem_destroy(&m->pd->rnic->mem, m);
 }
 
-static int soft_create_mw(struct prov_pd *p, struct prov_mw **out, uint32_t *key,
+static int soft_create_mw(struct prov_pd *p, struct prov_mw **out, uint32_t *rkey,
 			  struct prov_op *op)
 {
 	struct rnic_pd *pd = to_pd(p);
@@ -238,8 +247,8 @@ static int soft_create_mw(struct prov_pd *p, struct prov_mw **out, uint32_t *key
 	(void)op;
 	if (rc)
 		return rc;
-	*key = m->stag;
-	m->shown_key = key;
+	*rkey = m->stag;
+	m->shown_key = rkey;
 	*out = (struct prov_mw *)m;
 	return 0;
 }

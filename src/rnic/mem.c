@@ -16,11 +16,6 @@ void mem_table_fini(struct mem_table *t)
 	pthread_mutex_destroy(&t->change);
 }
 
-static uint64_t first_offset(const void *addr, uint32_t access)
-{
-	return access & FLUE_ZERO_BASED ? 0 : (uint64_t)(uintptr_t)addr;
-}
-
 static struct mem *lookup(struct mem_table *t, uint32_t stag)
 {
 	return slot_at(&t->slots, slot_index(&t->slots, stag >> 8));
@@ -112,8 +107,18 @@ static int take(struct mem_table *t, enum mem_kind kind, struct rnic_pd *pd, str
 	return 0;
 }
 
-int mem_register(struct mem_table *t, struct rnic_pd *pd, void *addr, uint64_t length,
-		 uint32_t access, bool revoked, struct mem **out)
+static void become(struct mem *m, const struct mem_attr *attr)
+{
+	m->base = attr->addr;
+	m->to = attr->to;
+	m->length = m->capacity = attr->length;
+	m->access = attr->access;
+	if (!attr->revoked)
+		atomic_store(&m->live, m->stag);
+}
+
+int mem_register(struct mem_table *t, struct rnic_pd *pd, const struct mem_attr *attr,
+		 struct mem **out)
 {
 	struct mem *m;
 	int rc;
@@ -121,12 +126,7 @@ int mem_register(struct mem_table *t, struct rnic_pd *pd, void *addr, uint64_t l
 	pthread_mutex_lock(&t->change);
 	rc = take(t, MEM_REGION, pd, &m);
 	if (rc == 0) {
-		m->base = addr;
-		m->to = first_offset(addr, access);
-		m->length = m->capacity = length;
-		m->access = access;
-		if (!revoked)
-			atomic_store(&m->live, m->stag);
+		become(m, attr);
 		*out = m;
 	}
 	pthread_mutex_unlock(&t->change);
@@ -143,8 +143,7 @@ int mem_window(struct mem_table *t, struct rnic_pd *pd, struct mem **out)
 	return rc;
 }
 
-int mem_modify(struct mem_table *t, struct mem *m, struct rnic_pd *pd, void *addr, uint64_t length,
-	       uint32_t access, bool revoked)
+int mem_modify(struct mem_table *t, struct mem *m, struct rnic_pd *pd, const struct mem_attr *attr)
 {
 	int rc = 0;
 
@@ -155,12 +154,7 @@ int mem_modify(struct mem_table *t, struct mem *m, struct rnic_pd *pd, void *add
 		quiesce(m);
 		rekey(t, m, (uint8_t)(m->stag + 1));
 		m->pd = pd;
-		m->base = addr;
-		m->to = first_offset(addr, access);
-		m->length = m->capacity = length;
-		m->access = access;
-		if (!revoked)
-			atomic_store(&m->live, m->stag);
+		become(m, attr);
 	}
 	pthread_mutex_unlock(&t->change);
 	return rc;
@@ -216,7 +210,7 @@ static bool good_access(uint32_t access, bool window)
 	uint32_t known = FLUE_REMOTE_WRITE | FLUE_REMOTE_READ | FLUE_ZERO_BASED;
 
 	if (!window)
-		known |= FLUE_LOCAL_WRITE | FLUE_REMOTE_INVALIDATE | FLUE_BIND_WINDOW;
+		known |= FLUE_LOCAL_WRITE | FLUE_REMOTE_INVALIDATE | FLUE_BIND_WINDOW | FLUE_IOVA;
 	return !(access & ~known) &&
 	       (window || !(access & FLUE_REMOTE_WRITE) || access & FLUE_LOCAL_WRITE);
 }
@@ -240,6 +234,23 @@ static void show(const struct mem *m)
 	__atomic_store_n(&mr->rkey, m->stag, __ATOMIC_RELEASE);
 }
 
+/* Where the region begins for those who name its bytes. */
+static uint64_t first_offset(const struct flue_reg *reg)
+{
+	if (reg->access & FLUE_IOVA)
+		return reg->iova;
+	return reg->access & FLUE_ZERO_BASED ? 0 : reg->addr;
+}
+
+/* Its last byte must have a name; and it has one beginning. */
+static bool good_range(const struct flue_reg *reg)
+{
+	uint64_t first = first_offset(reg);
+
+	return reg->length && first + (reg->length - 1) >= first &&
+	       (reg->access & (FLUE_IOVA | FLUE_ZERO_BASED)) != (FLUE_IOVA | FLUE_ZERO_BASED);
+}
+
 int mem_fast_register(struct mem_table *t, uint32_t stag, const struct rnic_pd *pd,
 		      const struct flue_reg *reg)
 {
@@ -248,7 +259,7 @@ int mem_fast_register(struct mem_table *t, uint32_t stag, const struct rnic_pd *
 
 	pthread_mutex_lock(&t->change);
 	if (!m || m->kind != MEM_REGION || m->stag >> 8 != stag >> 8 || m->pd != pd ||
-	    atomic_load(&m->live) || reg->length == 0 || reg->length > m->capacity ||
+	    atomic_load(&m->live) || !good_range(reg) || reg->length > m->capacity ||
 	    !good_access(reg->access, false)) {
 		rc = -EINVAL;
 	} else {
@@ -256,7 +267,7 @@ int mem_fast_register(struct mem_table *t, uint32_t stag, const struct rnic_pd *
 		quiesce(m);
 		rekey(t, m, reg->key);
 		m->base = (char *)(uintptr_t)reg->addr;
-		m->to = first_offset(m->base, reg->access);
+		m->to = first_offset(reg);
 		m->length = reg->length;
 		m->access = reg->access;
 		show(m);

@@ -81,13 +81,20 @@ enum mem_verdict mem_get(struct mem_table *t, struct mem_cache *cache, uint32_t 
 			 uint64_t length, char **ptr, struct mem **ref);
 void mem_put(struct mem *m);
 
+struct mem_attr {
+	void *addr;
+	uint64_t to; /* tagged offset of the first byte */
+	uint64_t length;
+	uint32_t access;
+	bool revoked;
+};
+
 /* A new region in state valid or revoked, or an unbound window. -ENOMEM, -ENOSPC. */
-int mem_register(struct mem_table *t, struct rnic_pd *pd, void *addr, uint64_t length,
-		 uint32_t access, bool revoked, struct mem **out);
+int mem_register(struct mem_table *t, struct rnic_pd *pd, const struct mem_attr *attr,
+		 struct mem **out);
 int mem_window(struct mem_table *t, struct rnic_pd *pd, struct mem **out);
 /* Everything new, under a new key. -EBUSY: windows are bound. */
-int mem_modify(struct mem_table *t, struct mem *m, struct rnic_pd *pd, void *addr, uint64_t length,
-	       uint32_t access, bool revoked);
+int mem_modify(struct mem_table *t, struct mem *m, struct rnic_pd *pd, const struct mem_attr *attr);
 /* Revokes and gives the entry back. -EBUSY: windows are bound. */
 int mem_destroy(struct mem_table *t, struct mem *m);
 

@@ -35,11 +35,21 @@ static uint64_t at(size_t off)
 	return (uintptr_t)bytes + off;
 }
 
+/* Attributes of a region at the beginning of `bytes`; good until the next call. */
+static const struct mem_attr *plain(uint64_t length, uint32_t access, bool revoked)
+{
+	static struct mem_attr attr;
+
+	attr = (struct mem_attr) { bytes, access & FLUE_ZERO_BASED ? 0 : at(0), length, access,
+				   revoked };
+	return &attr;
+}
+
 static struct mem *region(uint32_t access)
 {
 	struct mem *m;
 
-	assert_int_equal(mem_register(&t, &pd, bytes, sizeof(bytes), access, false, &m), 0);
+	assert_int_equal(mem_register(&t, &pd, plain(sizeof(bytes), access, false), &m), 0);
 	return m;
 }
 
@@ -137,14 +147,16 @@ static void mem_modify_kills_the_old_key_and_takes_everything_new(void **state)
 	uint32_t old = m->stag;
 	char *p;
 
-	assert_int_equal(
-		mem_modify(&t, m, &other_pd, bytes + 1000, 10, ALL | FLUE_ZERO_BASED, false), 0);
+	assert_int_equal(mem_modify(&t, m, &other_pd,
+				    &(struct mem_attr) { bytes + 1000, 0, 10, ALL | FLUE_ZERO_BASED,
+							 false }),
+			 0);
 	assert_int_equal(try(old), MEM_BAD_STAG);
 	assert_int_equal(look(m->stag, &pd, 1, 0, 0, 1, NULL), MEM_BAD_STREAM);
 	assert_int_equal(look(m->stag, &other_pd, 1, ALL, 0, 10, &p), MEM_OK);
 	assert_ptr_equal(p, bytes + 1000);
 	assert_int_equal(look(m->stag, &other_pd, 1, 0, 0, 11, NULL), MEM_BAD_BOUNDS);
-	assert_int_equal(mem_modify(&t, m, &pd, bytes, 10, 0, true), 0);
+	assert_int_equal(mem_modify(&t, m, &pd, plain(10, 0, true)), 0);
 	assert_int_equal(try(m->stag), MEM_BAD_STAG);
 }
 
@@ -160,7 +172,7 @@ static void mem_cache_never_revives_a_stale_key(void **state)
 	mem_put(ref);
 	assert_int_equal(cache.stag, old);
 	assert_ptr_equal(cache.entry, m);
-	assert_int_equal(mem_modify(&t, m, &pd, bytes, 16, 0, false), 0);
+	assert_int_equal(mem_modify(&t, m, &pd, plain(16, 0, false)), 0);
 	assert_int_equal(mem_get(&t, &cache, old, &pd, 1, 0, at(0), 1, &p, &ref), MEM_BAD_STAG);
 	assert_int_equal(mem_get(&t, &cache, m->stag, &pd, 1, 0, at(0), 1, &p, &ref), MEM_OK);
 	mem_put(ref);
@@ -174,8 +186,8 @@ static void mem_table_has_a_limit(void **state)
 
 	assert_int_equal(mem_table_init(&small, 2), 0);
 	assert_int_equal(mem_window(&small, &pd, &m), 0);
-	assert_int_equal(mem_register(&small, &pd, bytes, 1, 0, false, &m), 0);
-	assert_int_equal(mem_register(&small, &pd, bytes, 1, 0, false, &m), -ENOSPC);
+	assert_int_equal(mem_register(&small, &pd, plain(1, 0, false), &m), 0);
+	assert_int_equal(mem_register(&small, &pd, plain(1, 0, false), &m), -ENOSPC);
 	assert_int_equal(mem_window(&small, &pd, &m), -ENOSPC);
 	mem_table_fini(&small);
 }
@@ -217,7 +229,7 @@ static void mem_fast_register_makes_a_revoked_region_valid(void **state)
 	uint32_t old;
 	char *p;
 
-	assert_int_equal(mem_register(&t, &pd, bytes, 100, 0, true, &m), 0);
+	assert_int_equal(mem_register(&t, &pd, plain(100, 0, true), &m), 0);
 	old = m->stag;
 	assert_int_equal(try(old), MEM_BAD_STAG);
 	assert_int_equal(mem_fast_register(&t, old, &pd, &reg), 0);
@@ -240,7 +252,7 @@ static void mem_fast_register_refuses_what_is_not_such_a_region(void **state)
 			fits = { .addr = at(0), .length = 100 };
 	struct mem *m, *w;
 
-	assert_int_equal(mem_register(&t, &pd, bytes, 100, 0, true, &m), 0);
+	assert_int_equal(mem_register(&t, &pd, plain(100, 0, true), &m), 0);
 	assert_int_equal(mem_window(&t, &pd, &w), 0);
 	assert_int_equal(mem_fast_register(&t, m->stag, &pd, &reg), -EINVAL);
 	reg.length = 0;
@@ -249,6 +261,32 @@ static void mem_fast_register_refuses_what_is_not_such_a_region(void **state)
 	assert_int_equal(mem_fast_register(&t, w->stag, &pd, &fits), -EINVAL);
 	assert_int_equal(mem_fast_register(&t, m->stag ^ 0x100, &pd, &fits), -EINVAL);
 	assert_int_equal(mem_fast_register(&t, m->stag, &pd, &fits), 0);
+}
+
+static void mem_region_begins_where_it_was_told_to(void **state)
+{
+	const uint64_t start = UINT64_MAX - 99; /* its last byte has the last name there is */
+	struct mem_attr attr = { bytes + 8, start, 100, ALL | FLUE_IOVA, false };
+	struct flue_reg reg = { .addr = at(16), .length = 50, .access = ALL | FLUE_IOVA, .key = 9 };
+	struct mem *m;
+	char *ptr;
+
+	assert_int_equal(mem_register(&t, &pd, &attr, &m), 0);
+	assert_int_equal(look(m->stag, &pd, 1, FLUE_REMOTE_READ, start + 10, 89, &ptr), MEM_OK);
+	assert_ptr_equal(ptr, bytes + 18);
+	assert_int_equal(look(m->stag, &pd, 1, 0, at(8), 1, &ptr), MEM_BAD_BOUNDS);
+	assert_int_equal(look(m->stag, &pd, 1, 0, start - 1, 1, &ptr), MEM_BAD_BOUNDS);
+	assert_int_equal(mem_invalidate(&t, m->stag, &pd, 1, false), MEM_OK);
+	reg.iova = UINT64_MAX - 48;
+	assert_int_equal(mem_fast_register(&t, m->stag, &pd, &reg), -EINVAL);
+	reg.iova = 7;
+	reg.access |= FLUE_ZERO_BASED;
+	assert_int_equal(mem_fast_register(&t, m->stag, &pd, &reg), -EINVAL);
+	reg.access &= ~(uint32_t)FLUE_ZERO_BASED;
+	assert_int_equal(mem_fast_register(&t, m->stag, &pd, &reg), 0);
+	assert_int_equal(look(m->stag, &pd, 1, 0, 9, 48, &ptr), MEM_OK);
+	assert_ptr_equal(ptr, bytes + 18);
+	assert_int_equal(look(m->stag, &pd, 1, 0, 6, 1, &ptr), MEM_BAD_BOUNDS);
 }
 
 /* ---- windows ---- */
@@ -301,7 +339,7 @@ static void mem_region_with_windows_can_not_go_away(void **state)
 	struct mem *w = bound(m, 7, FLUE_REMOTE_READ, at(0), 10);
 
 	assert_int_equal(mem_destroy(&t, m), -EBUSY);
-	assert_int_equal(mem_modify(&t, m, &pd, bytes, 1, 0, false), -EBUSY);
+	assert_int_equal(mem_modify(&t, m, &pd, plain(1, 0, false)), -EBUSY);
 	assert_int_equal(mem_invalidate(&t, m->stag, &pd, 1, false), MEM_BAD_ACCESS);
 	assert_int_equal(mem_invalidate(&t, m->stag, &pd, 1, true), MEM_BAD_ACCESS);
 	assert_int_equal(try(m->stag), MEM_OK);
@@ -405,7 +443,7 @@ static void mem_destroy_returns_when_no_byte_moves_any_more(void **state)
 		if (round % 2)
 			assert_int_equal(mem_invalidate(&t, m->stag, &pd, 1, false), MEM_OK);
 		else
-			assert_int_equal(mem_modify(&t, m, &pd, bytes, 1, 0, true), 0);
+			assert_int_equal(mem_modify(&t, m, &pd, plain(1, 0, true)), 0);
 		/* The memory is ours again. */
 		memset(bytes, 'w', 64 * READERS);
 		for (int i = 0; i < 64 * READERS; i++)
@@ -463,6 +501,7 @@ int main(void)
 		TEST(mem_invalidate_refuses_unknown_revoked_and_foreign_keys),
 		TEST(mem_fast_register_makes_a_revoked_region_valid),
 		TEST(mem_fast_register_refuses_what_is_not_such_a_region),
+		TEST(mem_region_begins_where_it_was_told_to),
 		TEST(mem_window_opens_a_part_for_one_queue_pair),
 		TEST(mem_window_ends_by_either_side_of_its_own_queue_pair_only),
 		TEST(mem_region_with_windows_can_not_go_away),

@@ -116,6 +116,66 @@ static void region_can_be_addressed_from_zero(void **state)
 	assert_ok(flue_deregister(mr));
 }
 
+/* Requests of both sides name its bytes by numbers that have nothing to do with addresses. */
+static void region_can_be_addressed_from_any_number(void **state)
+{
+	const uint64_t start = UINT64_MAX - (sizeof(extra) - 1);
+	struct pair *p = *state;
+	struct flue_mr_attr attr = FLUE_ATTR(struct flue_mr_attr);
+	struct flue_mr *mr;
+	struct flue_sge sge;
+	struct flue_recv_wr recv = { .id = 5, .sg = &sge, .n_sg = 1 };
+
+	attr.addr = extra;
+	attr.length = sizeof(extra);
+	attr.access = PAIR_ALL_ACCESS | FLUE_IOVA;
+	attr.iova = start;
+	assert_ok(mr = p->b.pd->ops->register_mr(p->b.pd, &attr));
+	assert_int_equal(mr->remote_start, start);
+	memset(extra, 0, sizeof(extra));
+	pair_fill(p->a.mem, 8, 1);
+	assert_writable(p, mr->rkey, start + 40);
+	assert_int_equal(pair_check(extra + 40, 8, 1), 8);
+	sge = flue_mr_sge(mr, 100, 50);
+	assert_int_equal(sge.addr, start + 100);
+	assert_ok(flue_post_recv(p->b.qp, &recv));
+	pair_fill(p->a.mem, 50, 2);
+	assert_ok(pair_send(&p->a, 0, 50, 6, FLUE_SIGNALED));
+	assert_true(pair_expect(p->b.recv_cq, 5, FLUE_WC_SUCCESS));
+	assert_int_equal(pair_check(extra + 100, 50, 2), 50);
+	assert_true(pair_expect(p->a.send_cq, 6, FLUE_WC_SUCCESS));
+	attr.iova = 12345;
+	assert_ok(mr->ops->modify(mr, FLUE_MR_RANGE, &attr, NULL));
+	assert_writable(p, mr->rkey, 12345);
+	assert_write_faults(p, mr->rkey, (uintptr_t)extra, FAULT_BOUNDS);
+	assert_ok(flue_deregister(mr));
+}
+
+static void write_faults_when_the_region_is_for_this_side_only(void **state)
+{
+	struct pair *p = *state;
+	struct flue_mr *mr;
+
+	assert_ok(mr = flue_register(p->b.pd, extra, 100, FLUE_LOCAL_WRITE));
+	assert_write_faults(p, mr->rkey, mr->remote_start, FAULT_RIGHTS);
+	assert_ok(flue_deregister(mr));
+}
+
+/* Its rkey opens nothing: not even a revocation. */
+static void region_for_this_side_only_cannot_be_invalidated_by_the_peer(void **state)
+{
+	struct pair *p = *state;
+	struct flue_send_wr wr = { .op = FLUE_WR_SEND_INV, .flags = FLUE_SIGNALED };
+	struct flue_mr *mr;
+
+	assert_ok(mr = flue_register(p->b.pd, extra, 100, FLUE_LOCAL_WRITE));
+	wr.rkey = mr->rkey;
+	assert_ok(pair_recv(&p->b, 1 << 19, 0, 2));
+	assert_ok(flue_post_send(p->a.qp, &wr));
+	conf_expect_end(p, FLUE_CLOSE_TERMINATED, FLUE_CLOSE_FAULT);
+	assert_ok(flue_deregister(mr));
+}
+
 static void write_faults_when_the_key_was_never_valid(void **state)
 {
 	struct pair *p = *state;
@@ -466,7 +526,7 @@ static void region_shows_what_a_fast_register_made_of_it(void **state)
 		reg.reg.key = (uint8_t)(mr->rkey + 1);
 		assert_int_equal(do_local(&p->b, &reg), FLUE_WC_SUCCESS);
 		assert_int_equal(mr->rkey, (before.rkey & ~0xffu) | reg.reg.key);
-		assert_int_equal(mr->lkey, mr->rkey);
+		assert_int_equal(mr->lkey, (before.lkey & ~0xffu) | reg.reg.key);
 		assert_ptr_equal(mr->addr, extra + 100);
 		assert_int_equal(mr->length, 200);
 		assert_int_equal(mr->remote_start, start);
@@ -682,7 +742,10 @@ int main(int argc, char **argv)
 {
 	/* RD-3 all of them; others are named. */
 	const struct CMUnitTest tests[] = {
-		WITH_PAIR(region_can_be_addressed_from_zero), /* WN-1 */
+		WITH_PAIR(region_can_be_addressed_from_zero),
+		WITH_PAIR(region_can_be_addressed_from_any_number),
+		WITH_PAIR(write_faults_when_the_region_is_for_this_side_only),
+		WITH_PAIR(region_for_this_side_only_cannot_be_invalidated_by_the_peer), /* WN-1 */
 		WITH_PAIR(write_faults_when_the_key_was_never_valid),
 		WITH_PAIR(write_faults_when_it_begins_before_the_region),
 		WITH_PAIR(write_faults_when_it_ends_behind_the_region),

@@ -10,6 +10,7 @@
 #include <sys/queue.h>
 #include <unistd.h>
 
+#include "doubles/faulty_keys.h"
 #include "provider/registry.h"
 
 /* Everything below is under `lock`. */
@@ -515,26 +516,38 @@ static int f_destroy_pd(struct prov_pd *pd, struct prov_op *op)
 	CONTROL(destroy_pd, (pd, use));
 }
 
-static int f_register_mr(const struct prov_mr_attr *attr, struct prov_mr **out, uint32_t *key,
-			 struct prov_op *op)
+/* Regions go through faulty_keys.c, whose calls wait for the inner provider. */
+#define KEYED(slot, call)                                           \
+	do {                                                        \
+		struct patience p = { .op.done = patience_done };   \
+		struct prov_op *use = interpose(FAULTY_##slot, op); \
+		int rc = planned_failure(FAULTY_##slot);            \
+                                                                    \
+		if (!rc)                                            \
+			rc = patience_result(&p, call);             \
+		return answer(use, op, rc);                         \
+	} while (0)
+
+static int f_register_mr(const struct prov_mr_attr *attr, struct prov_mr **out,
+			 struct prov_keys *keys, struct prov_op *op)
 {
-	CONTROL(register_mr, (attr, out, key, use));
+	KEYED(register_mr, keyed_register(inner, attr, out, keys, &p.op));
 }
 
-static int f_modify_mr(struct prov_mr *mr, const struct prov_mr_attr *attr, uint32_t *key,
+static int f_modify_mr(struct prov_mr *mr, const struct prov_mr_attr *attr, struct prov_keys *keys,
 		       struct prov_op *op)
 {
-	CONTROL(modify_mr, (mr, attr, key, use));
+	KEYED(modify_mr, keyed_modify(inner, mr, attr, keys, &p.op));
 }
 
 static int f_deregister_mr(struct prov_mr *mr, struct prov_op *op)
 {
-	CONTROL(deregister_mr, (mr, use));
+	KEYED(deregister_mr, keyed_deregister(inner, mr, &p.op));
 }
 
-static int f_create_mw(struct prov_pd *pd, struct prov_mw **out, uint32_t *key, struct prov_op *op)
+static int f_create_mw(struct prov_pd *pd, struct prov_mw **out, uint32_t *rkey, struct prov_op *op)
 {
-	CONTROL(create_mw, (pd, out, key, use));
+	CONTROL(create_mw, (pd, out, rkey, use));
 }
 
 static int f_destroy_mw(struct prov_mw *mw, struct prov_op *op)
@@ -569,6 +582,8 @@ static int f_poll(struct prov_cq *cq, struct flue_wc *wc, uint32_t n)
 	swallow = plan.never_flush;
 	pthread_mutex_unlock(&lock);
 	got = inner->poll(cq, wc, n);
+	if (got > 0)
+		keyed_show();
 	for (int i = 0; i < got; i++)
 		if (!swallow || wc[i].status != FLUE_WC_FLUSHED)
 			wc[kept++] = wc[i];
@@ -604,8 +619,11 @@ static int f_arm_srq(struct prov_srq *srq, uint32_t limit)
 static int f_post_srq(struct prov_srq *srq, const struct flue_recv_wr *wr,
 		      const struct flue_recv_wr **bad)
 {
+	int rc;
+
 	*bad = wr;
-	DIRECT(post_srq, (srq, wr, bad));
+	rc = planned_failure(FAULTY_post_srq);
+	return rc ? rc : keyed_post_srq(inner, srq, wr, bad);
 }
 
 static int f_create_qp(const struct prov_qp_attr *attr, struct prov_qp **out, uint32_t *number,
@@ -632,15 +650,21 @@ static int f_query_qp(struct prov_qp *qp, struct prov_qp_info *info, struct prov
 static int f_post_send(struct prov_qp *qp, const struct flue_send_wr *wr,
 		       const struct flue_send_wr **bad)
 {
+	int rc;
+
 	*bad = wr;
-	DIRECT(post_send, (qp, wr, bad));
+	rc = planned_failure(FAULTY_post_send);
+	return rc ? rc : keyed_post_send(inner, qp, wr, bad);
 }
 
 static int f_post_recv(struct prov_qp *qp, const struct flue_recv_wr *wr,
 		       const struct flue_recv_wr **bad)
 {
+	int rc;
+
 	*bad = wr;
-	DIRECT(post_recv, (qp, wr, bad));
+	rc = planned_failure(FAULTY_post_recv);
+	return rc ? rc : keyed_post_recv(inner, qp, wr, bad);
 }
 
 static int f_connect(struct prov_qp *qp, const struct flue_conn_attr *attr)

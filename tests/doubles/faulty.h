@@ -2,7 +2,8 @@
 /*
  * A provider that stands before another one and goes wrong as the test planned: a slot fails on
  * its nth call, a control slot answers later and from another thread, an up-call comes twice, late
- * or never, flushed completions do not arrive. Without a plan it is the provider behind it.
+ * or never, flushed completions do not arrive. Without a plan it is the provider behind it, but that
+ * lkeys are never rkeys (faulty_keys.h).
  *
  * It is registered under the name "faulty". There is one plan for the whole process; make it while
  * no other thread uses the provider. Handles are those of the inner provider.

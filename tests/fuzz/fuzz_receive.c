@@ -137,15 +137,19 @@ static const struct rnic_upcalls up = { .qp_event = on_event };
 /* STags must not depend on the process, or no corpus would mean anything: their key is fixed. */
 static void make_keys(void)
 {
+	struct mem_attr all = { area_at(0), (uintptr_t)area_at(0), AREA_SIZE, rights[0], false };
 	struct mem *gone;
 
 	memset(rnic->mem.slots.key, 0, sizeof(rnic->mem.slots.key));
 	for (unsigned i = 0; i < AREAS; i++) {
-		CHECK(mem_register(&rnic->mem, i == AREA_OTHER ? &other_pd : &pd, area_at(i),
-				   AREA_SIZE, rights[i] | FLUE_ZERO_BASED, false, &mems[i]) == 0);
+		struct mem_attr attr = { area_at(i), 0, AREA_SIZE, rights[i] | FLUE_ZERO_BASED,
+					 false };
+
+		CHECK(mem_register(&rnic->mem, i == AREA_OTHER ? &other_pd : &pd, &attr,
+				   &mems[i]) == 0);
 		keys[i] = mems[i]->stag;
 	}
-	CHECK(mem_register(&rnic->mem, &pd, area_at(0), AREA_SIZE, rights[0], false, &gone) == 0);
+	CHECK(mem_register(&rnic->mem, &pd, &all, &gone) == 0);
 	keys[STALE] = gone->stag;
 	CHECK(mem_destroy(&rnic->mem, gone) == 0);
 	keys[JUNK] = 0x12345678;
