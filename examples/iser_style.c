@@ -72,7 +72,7 @@ static void await(struct end *e, unsigned wanted)
 	struct flue_socket_event ev;
 
 	while (~e->done & wanted) {
-		MUST(e->s->ops->get_event(e->s, &ev, WAIT_MS));
+		MUST(flue_socket_get_event(e->s, &ev, WAIT_MS));
 		/* At the end the receive that waits for the next message is given back empty. */
 		if (ev.error && ev.type != FLUE_SOCKET_RDMA_RECEIVED)
 			errno = ev.error, perror(me), exit(1);

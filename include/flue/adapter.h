@@ -101,9 +101,11 @@ struct flue_adapter_ops {
 					const struct flue_listen_attr *attr);
 	/*
 	 * Take the next event. timeout_ms 0: do not wait (EAGAIN when none), < 0: wait for ever;
-	 * ETIMEDOUT. Events of objects with their own handler never come here.
+	 * ETIMEDOUT. Events of objects with their own handler never come here. `size` is the program's
+	 * sizeof(*ev); EINVAL: smaller than that of version 0.2.
 	 */
-	bool (*get_event)(struct flue_adapter *adapter, struct flue_event *ev, int timeout_ms);
+	bool (*get_event)(struct flue_adapter *adapter, struct flue_event *ev, size_t size,
+			  int timeout_ms);
 	/* The adapter's event file: a descriptor that is readable while get_event(.., 0) would
 	 * succeed. Made on the first call; owned by the adapter; never read or close it. -1 + errno. */
 	int (*event_fd)(struct flue_adapter *adapter);
@@ -209,7 +211,7 @@ static inline bool flue_destroy_pd(struct flue_pd *pd)
 
 static inline bool flue_get_event(struct flue_adapter *a, struct flue_event *ev, int timeout_ms)
 {
-	return a->ops->get_event(a, ev, timeout_ms);
+	return a->ops->get_event(a, ev, sizeof(*ev), timeout_ms);
 }
 
 static inline struct flue_mr *flue_register(struct flue_pd *pd, void *addr, size_t length,

@@ -43,9 +43,11 @@ struct flue_cq_ops {
 	 * Take up to n completions. Returns false and sets errno on failure (EBUSY: the CQ has an
 	 * on_completion handler; EOVERFLOW: the CQ overflowed and is now drained). *got is 0 when
 	 * there are none. An empty CQ makes the calling thread drive the connections of the CQ's
-	 * processor for a moment, so a polling program needs no other thread to run.
+	 * processor for a moment, so a polling program needs no other thread to run. `size` is the
+	 * program's sizeof(*wc); EINVAL: smaller than that of version 0.2.
 	 */
-	bool (*poll)(struct flue_cq *cq, struct flue_wc *wc, uint32_t n, uint32_t *got);
+	bool (*poll)(struct flue_cq *cq, struct flue_wc *wc, size_t size, uint32_t n,
+		     uint32_t *got);
 	/*
 	 * Ask for one notice of a completion added after this call (then poll once more, to catch
 	 * one that came before). `fn` may be NULL: then only fd() and wait() tell. A later request
@@ -188,7 +190,7 @@ static inline bool flue_post_recv(struct flue_qp *qp, const struct flue_recv_wr 
 
 static inline bool flue_poll(struct flue_cq *cq, struct flue_wc *wc, uint32_t n, uint32_t *got)
 {
-	return cq->ops->poll(cq, wc, n, got);
+	return cq->ops->poll(cq, wc, sizeof(*wc), n, got);
 }
 
 static inline bool flue_wait(struct flue_cq *cq, int timeout_ms)

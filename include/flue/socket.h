@@ -237,8 +237,10 @@ struct flue_socket_ops {
 	 */
 	bool (*disconnect)(struct flue_socket *s, int timeout_ms);
 
-	/* Next event. timeout as in flue_get_event. EAGAIN, ETIMEDOUT; EINVAL with on_event. */
-	bool (*get_event)(struct flue_socket *s, struct flue_socket_event *ev, int timeout_ms);
+	/* Next event. `size` is the program's sizeof(*ev); timeout as in flue_get_event. EAGAIN,
+	 * ETIMEDOUT; EINVAL with on_event. */
+	bool (*get_event)(struct flue_socket *s, struct flue_socket_event *ev, size_t size,
+			  int timeout_ms);
 	/* Readable while events wait; made on demand, closed with the socket. -1: errno. */
 	int (*event_fd)(struct flue_socket *s);
 
@@ -320,6 +322,12 @@ FLUE_API bool flue_socket_convert(struct flue_qp *qp, int fd, const struct flue_
 static inline uint32_t flue_socket_state(const struct flue_socket *s)
 {
 	return __atomic_load_n(&s->state, __ATOMIC_ACQUIRE);
+}
+
+static inline bool flue_socket_get_event(struct flue_socket *s, struct flue_socket_event *ev,
+					 int timeout_ms)
+{
+	return s->ops->get_event(s, ev, sizeof(*ev), timeout_ms);
 }
 
 FLUE_API const char *flue_socket_state_name(uint32_t state);

@@ -4,12 +4,27 @@
  *
  * Conventions of the whole API
  *  - Functions return a pointer or a bool. NULL or false means failure and errno says why.
- *  - Attribute structures and ops tables start with `size`; set it to sizeof the structure
- *    (the FLUE_ATTR macro does). They only ever grow at the end, so a program built against an
- *    older header keeps working; fields it does not know read as zero, which is the default.
  *  - Public structures are read-only for the program, except `user`, which belongs to it.
  *  - Unless a function says otherwise it may be called from any thread, but an object must not
  *    be destroyed while another thread still uses it.
+ *
+ * How structures grow, so that a program built against an older header keeps working. A field never
+ * moves and never changes its meaning; new ones come behind the last.
+ *  - Attributes (flue_*_attr, flue_*_info, flue_caps, flue_qp_values) and tables of operations
+ *    (flue_*_ops) start with `size`. The program sets it to its sizeof (the FLUE_ATTR macro does) in
+ *    what it passes; fields that it does not know read as zero, which is the default. In what the
+ *    library fills or hands out `size` says how much of it there is: FLUE_HAS().
+ *  - Requests (flue_send_wr, flue_recv_wr) have no size. A field behind those of version 0.2 is read
+ *    only if `op` or `flags` says so in a way that only a program knowing the field can.
+ *  - Completions and events are copied into memory of the program, whose sizeof goes with the call
+ *    (the inline functions pass it): so much is written and no more. Those that a function of the
+ *    program gets by pointer only grow.
+ *  - Objects (flue_qp, flue_cq, ...) and other structures that the library hands out by pointer only
+ *    grow. Programs never make or copy one.
+ *  - Elements of the program's arrays and parts of other structures are as they are for ever:
+ *    flue_sge, flue_reg, flue_atomic, flue_datagram, flue_piece, flue_gang.
+ *  - Numbers of enumerations stay. The last one of some (FLUE_*_N...) counts the others and is that of
+ *    the header, not of the library: who meets a larger one does not know it.
  */
 #ifndef FLUE_TYPES_H
 #define FLUE_TYPES_H
@@ -34,6 +49,10 @@ extern "C" {
 #define FLUE_ATTR(type) ((type) { .size = sizeof(type) })
 #endif
 
+/* Is `field` there in *s, a structure with a size that the library filled or handed out? */
+#define FLUE_HAS(s, field) \
+	((s)->size >= (size_t)((const char *)(&(s)->field + 1) - (const char *)(s)))
+
 struct flue_provider;
 struct flue_adapter;
 struct flue_pd;
@@ -42,6 +61,7 @@ struct flue_mw;
 struct flue_cq;
 struct flue_srq;
 struct flue_qp;
+struct flue_ah;
 struct flue_listener;
 struct flue_conn_request;
 
@@ -78,6 +98,10 @@ enum flue_wr_op {
 	FLUE_WR_LOCAL_INV, /* revoke the local region or window whose rkey is `rkey` */
 	FLUE_WR_FAST_REG,  /* make the revoked region `rkey` valid again: see `reg` */
 	FLUE_WR_BIND,      /* bind window `rkey` to a part of region `reg.lkey`: see `reg` */
+	FLUE_WR_SEND_IMM,  /* Send with `imm` */
+	FLUE_WR_WRITE_IMM, /* Write; then a receive of the peer completes, with `imm` */
+	FLUE_WR_CMP_SWAP,  /* 8 octets at remote_addr/rkey, old value into sg[0]: see `atomic` */
+	FLUE_WR_FETCH_ADD, /* the same */
 	FLUE_WR_NOPS,
 };
 
@@ -103,6 +127,17 @@ struct flue_reg {
 	uint8_t key;     /* low octet of the new key */
 };
 
+/* Arguments of FLUE_WR_CMP_SWAP (swap if equal to compare_add) and FLUE_WR_FETCH_ADD. */
+struct flue_atomic {
+	uint64_t compare_add, swap;
+};
+
+/* Where a datagram queue pair sends to. */
+struct flue_datagram {
+	struct flue_ah *ah;
+	uint32_t remote_qpn, qkey;
+};
+
 struct flue_send_wr {
 	const struct flue_send_wr *next; /* a list is posted in one call */
 	uint64_t id;                     /* comes back in the completion */
@@ -112,7 +147,13 @@ struct flue_send_wr {
 	uint32_t n_sg;
 	uint32_t rkey;
 	uint64_t remote_addr;
-	struct flue_reg reg;
+	/* `op`, or the type of the queue pair, says which is read. */
+	union {
+		struct flue_reg reg;
+		struct flue_atomic atomic;
+		struct flue_datagram to;
+	};
+	uint32_t imm; /* the _IMM opcodes: four octets for the peer, in the order of memory */
 };
 
 struct flue_recv_wr {
@@ -120,6 +161,7 @@ struct flue_recv_wr {
 	uint64_t id;
 	const struct flue_sge *sg;
 	uint32_t n_sg;
+	uint32_t flags; /* none yet: 0 */
 };
 
 enum flue_wc_status {
@@ -132,6 +174,14 @@ enum flue_wc_status {
 	FLUE_WC_REMOTE_ACCESS,    /* the peer's Terminate named this request: protection */
 	FLUE_WC_REMOTE_OPERATION, /* the peer's Terminate named this request: operation */
 	FLUE_WC_FATAL,            /* internal */
+	FLUE_WC_BAD_RESPONSE,     /* the peer's answer fits no request */
+	FLUE_WC_LOCAL_ACCESS,   /* receive: the peer's Write with immediate data was not allowed */
+	FLUE_WC_REMOTE_REQUEST, /* the peer cannot understand the request, or it was too long */
+	FLUE_WC_RETRY_EXCEEDED, /* the peer does not answer */
+	FLUE_WC_RECEIVER_NOT_READY, /* the peer had no receive for it, again and again */
+	FLUE_WC_REMOTE_ABORTED,
+	FLUE_WC_TIMEOUT,
+	FLUE_WC_GENERAL, /* something else: `vendor` */
 	FLUE_WC_NSTATUS,
 };
 
@@ -143,11 +193,17 @@ enum flue_wc_op {
 	FLUE_WC_FAST_REG,
 	FLUE_WC_BIND_MW,
 	FLUE_WC_RECV,
+	FLUE_WC_RECV_WRITE, /* receive: of a Write with immediate data; byte_len is of the Write */
+	FLUE_WC_CMP_SWAP,
+	FLUE_WC_FETCH_ADD,
+	FLUE_WC_NOPS,
 };
 
 enum flue_wc_flags {
 	FLUE_WC_SOLICITED = 1 << 0,   /* receive: the message asked for an event */
-	FLUE_WC_INVALIDATED = 1 << 1, /* receive: the peer revoked region `inv_key` */
+	FLUE_WC_INVALIDATED = 1 << 1, /* receive: the peer revoked the region with rkey `inv_key` */
+	FLUE_WC_IMM = 1 << 2,         /* receive: `imm` is there */
+	FLUE_WC_GRH = 1 << 3,         /* datagram: the first 40 octets of the receive are its GRH */
 };
 
 struct flue_wc {
@@ -156,9 +212,17 @@ struct flue_wc {
 	uint32_t op;       /* enum flue_wc_op */
 	uint32_t byte_len; /* receives and Reads */
 	uint32_t flags;    /* enum flue_wc_flags */
-	uint32_t inv_key;
+	union {
+		uint32_t inv_key; /* FLUE_WC_INVALIDATED */
+		uint32_t imm;     /* FLUE_WC_IMM: as the peer gave it */
+	};
 	uint32_t cpu; /* processor on which the completion was made */
 	struct flue_qp *qp;
+	uint32_t vendor; /* of one that failed: what the adapter can say; 0: nothing */
+	/* Receives of a datagram queue pair: who sent it. */
+	uint32_t src_qpn;
+	uint16_t pkey_index, slid;
+	uint8_t sl, path_bits;
 };
 
 enum flue_qp_state {
@@ -193,6 +257,22 @@ enum flue_event_type {
 	FLUE_EVENT_CQ_ERROR,       /* cq: overflow; completions were lost */
 	FLUE_EVENT_SRQ_LIMIT,      /* srq: fewer receives than the watermark; one shot */
 	FLUE_EVENT_LAST_RECEIVE,   /* qp with srq: no more receives will complete on it */
+	/* Of queue pairs without a connection manager of ours: */
+	FLUE_EVENT_ESTABLISHED,   /* qp in RTR: the first message came */
+	FLUE_EVENT_SQ_DRAINED,    /* qp in SQD: all that had begun is done */
+	FLUE_EVENT_QP_ERROR,      /* qp: cannot complete its requests, in Error */
+	FLUE_EVENT_QP_REQUEST,    /* qp: the peer asked for something impossible, in Error */
+	FLUE_EVENT_QP_ACCESS,     /* qp: the peer touched what it may not, in Error */
+	FLUE_EVENT_PATH_MIGRATED, /* qp: goes another way now */
+	FLUE_EVENT_PATH_FAILED,   /* qp: the other way cannot be gone */
+	FLUE_EVENT_SRQ_ERROR,     /* srq: unusable */
+	/* Of the adapter; `port` says which: */
+	FLUE_EVENT_PORT_UP,
+	FLUE_EVENT_PORT_DOWN,
+	FLUE_EVENT_ADDRESSES,     /* the addresses of a port have changed */
+	FLUE_EVENT_PKEYS,         /* its partition keys have */
+	FLUE_EVENT_PORT_CHANGED,  /* its local identifier, or who manages it */
+	FLUE_EVENT_ADAPTER_ERROR, /* unusable; destroy everything */
 	FLUE_EVENT_NTYPES,
 };
 
@@ -201,11 +281,13 @@ struct flue_event {
 	uint32_t reason; /* enum flue_close_reason, for DISCONNECTED */
 	/* errno, or a Terminate triple: layer << 12 | type << 8 | code (FLUE_FAULT_*) */
 	uint32_t detail;
+	uint32_t port; /* from 1; of events of a port */
 	union {
 		struct flue_qp *qp;
 		struct flue_cq *cq;
 		struct flue_srq *srq;
 		struct flue_listener *listener;
+		struct flue_adapter *adapter;
 		void *object;
 	} u;
 };

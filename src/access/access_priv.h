@@ -72,6 +72,9 @@ static inline void *acc_null(int rc)
  * -EINVAL: NULL, smaller than `first` (the first version), or an unknown field set.
  */
 int acc_attr_copy(void *to, size_t to_size, const void *from, size_t first);
+/* The other way: `from`, of `size` octets, into a structure of the caller's of `to_size`. What it has
+ * beyond ours becomes zero. */
+void acc_copy_out(void *to, size_t to_size, const void *from, size_t size);
 /* -EINVAL unless `addr` is a whole IPv4 or IPv6 address. */
 int acc_check_address(const struct sockaddr *addr, socklen_t len);
 

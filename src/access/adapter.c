@@ -64,13 +64,21 @@ static bool adapter_close(struct flue_adapter *adapter)
 	return true;
 }
 
-static bool adapter_get_event(struct flue_adapter *adapter, struct flue_event *ev, int timeout_ms)
+static bool adapter_get_event(struct flue_adapter *adapter, struct flue_event *ev, size_t size,
+			      int timeout_ms)
 {
 	CANCEL_HELD;
 	struct acc_adapter *a = to_adapter(adapter);
-	int rc = ev ? acc_usable(a) : -EINVAL;
+	struct flue_event mine;
+	int rc = acc_usable(a);
 
-	return acc_ok(rc ? rc : acc_events_take(a, ev, timeout_ms, cancel_was));
+	if (!ev || size < ACC_ATTR_SIZE(struct flue_event, u))
+		rc = -EINVAL;
+	if (!rc)
+		rc = acc_events_take(a, &mine, timeout_ms, cancel_was);
+	if (!rc)
+		acc_copy_out(ev, size, &mine, sizeof(mine));
+	return acc_ok(rc);
 }
 
 static int adapter_event_fd(struct flue_adapter *adapter)

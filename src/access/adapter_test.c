@@ -141,6 +141,10 @@ static void parents_with_children_refuse_destruction(void **state)
 
 static void srq_limit_is_told_once_and_only_when_armed(void **state)
 {
+	struct {
+		struct flue_event ev;
+		uint64_t later, beyond;
+	} wide;
 	struct flue_event ev;
 	struct tree t;
 
@@ -149,8 +153,14 @@ static void srq_limit_is_told_once_and_only_when_armed(void **state)
 	assert_fails(flue_get_event(t.a, &ev, 0), EAGAIN);
 	assert_true(t.srq->ops->arm_limit(t.srq, 5));
 	fake.adapter->up->srq_limit(to_srq(t.srq));
-	assert_true(flue_get_event(t.a, &ev, 0));
-	assert_int_equal(ev.type, FLUE_EVENT_SRQ_LIMIT);
+	/* So much of it as the program's header has, and no more. */
+	memset(&wide, 0x5a, sizeof(wide));
+	assert_fails(t.a->ops->get_event(t.a, &wide.ev, sizeof(ev) - 1, 0), EINVAL);
+	assert_true(t.a->ops->get_event(t.a, &wide.ev, sizeof(wide.ev) + sizeof(wide.later), 0));
+	assert_int_equal(wide.ev.type, FLUE_EVENT_SRQ_LIMIT);
+	assert_ptr_equal(wide.ev.u.srq, t.srq);
+	assert_int_equal(wide.later, 0);
+	assert_int_equal(wide.beyond, 0x5a5a5a5a5a5a5a5a);
 	fake.adapter->up->srq_limit(to_srq(t.srq));
 	assert_fails(flue_get_event(t.a, &ev, 0), EAGAIN);
 	/* Taken back. */

@@ -22,6 +22,13 @@ int acc_attr_copy(void *to, size_t to_size, const void *from, size_t first)
 	return 0;
 }
 
+void acc_copy_out(void *to, size_t to_size, const void *from, size_t size)
+{
+	memcpy(to, from, to_size < size ? to_size : size);
+	if (to_size > size)
+		memset((char *)to + size, 0, to_size - size);
+}
+
 int acc_check_address(const struct sockaddr *addr, socklen_t len)
 {
 	if (!addr || len < sizeof(addr->sa_family))

@@ -52,7 +52,7 @@ static int poll_failed(struct acc_cq *cq, int rc)
 	return rc;
 }
 
-static bool cq_poll(struct flue_cq *pub, struct flue_wc *wc, uint32_t n, uint32_t *got)
+static bool cq_poll(struct flue_cq *pub, struct flue_wc *wc, size_t size, uint32_t n, uint32_t *got)
 {
 	CANCEL_HELD;
 	struct acc_cq *cq = to_cq(pub);
@@ -61,7 +61,7 @@ static bool cq_poll(struct flue_cq *pub, struct flue_wc *wc, uint32_t n, uint32_
 	*got = 0;
 	if (rc)
 		return acc_ok(rc);
-	rc = cq->ops->poll(cq->prov, wc, n);
+	rc = cq->ops->poll(cq->prov, wc, size, n);
 	if (rc < 0)
 		return acc_ok(poll_failed(cq, rc));
 	*got = (uint32_t)rc;
@@ -184,7 +184,7 @@ static int hand_over_one(struct acc_cq *cq)
 	int rc;
 
 	atomic_fetch_add(&cq->turn, 1);
-	rc = cq->ops->poll(cq->prov, &wc, 1);
+	rc = cq->ops->poll(cq->prov, &wc, sizeof(wc), 1);
 	if (rc > 0) {
 		acc_frame_enter(&frame, cq, wc.qp);
 		cq->on_completion(&cq->pub, &wc, cq->arg);

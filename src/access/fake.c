@@ -223,13 +223,14 @@ static int f_destroy_cq(struct prov_cq *cq, struct prov_op *op)
 	return drop(fake.rc.destroy_cq, cq, op);
 }
 
-static int f_poll(struct prov_cq *cq, struct flue_wc *wc, uint32_t n)
+static int f_poll(struct prov_cq *cq, struct flue_wc *wc, size_t size, uint32_t n)
 {
+	char *to = (char *)wc;
 	uint32_t got = 0;
 
 	cq->polls++;
-	for (; got < n && cq->head != cq->tail; got++)
-		wc[got] = cq->ring[cq->head++ % FAKE_RING];
+	for (; got < n && cq->head != cq->tail; got++, to += size)
+		acc_copy_out(to, size, &cq->ring[cq->head++ % FAKE_RING], sizeof(*wc));
 	return got ? (int)got : fake.rc.poll;
 }
 

@@ -17,6 +17,14 @@ const char *flue_wc_status_name(uint32_t status)
 		[FLUE_WC_REMOTE_ACCESS] = "remote access error",
 		[FLUE_WC_REMOTE_OPERATION] = "remote operation error",
 		[FLUE_WC_FATAL] = "fatal error",
+		[FLUE_WC_BAD_RESPONSE] = "bad response",
+		[FLUE_WC_LOCAL_ACCESS] = "local access error",
+		[FLUE_WC_REMOTE_REQUEST] = "remote invalid request",
+		[FLUE_WC_RETRY_EXCEEDED] = "transport retries exceeded",
+		[FLUE_WC_RECEIVER_NOT_READY] = "receiver not ready",
+		[FLUE_WC_REMOTE_ABORTED] = "remote abort",
+		[FLUE_WC_TIMEOUT] = "response timeout",
+		[FLUE_WC_GENERAL] = "general error",
 	};
 
 	return NAME_OF(names, status);
@@ -45,6 +53,20 @@ const char *flue_event_name(uint32_t type)
 		[FLUE_EVENT_CQ_ERROR] = "completion queue error",
 		[FLUE_EVENT_SRQ_LIMIT] = "shared receive queue limit",
 		[FLUE_EVENT_LAST_RECEIVE] = "last receive",
+		[FLUE_EVENT_ESTABLISHED] = "communication established",
+		[FLUE_EVENT_SQ_DRAINED] = "send queue drained",
+		[FLUE_EVENT_QP_ERROR] = "queue pair error",
+		[FLUE_EVENT_QP_REQUEST] = "invalid request of the peer",
+		[FLUE_EVENT_QP_ACCESS] = "access violation of the peer",
+		[FLUE_EVENT_PATH_MIGRATED] = "path migrated",
+		[FLUE_EVENT_PATH_FAILED] = "path migration failed",
+		[FLUE_EVENT_SRQ_ERROR] = "shared receive queue error",
+		[FLUE_EVENT_PORT_UP] = "port up",
+		[FLUE_EVENT_PORT_DOWN] = "port down",
+		[FLUE_EVENT_ADDRESSES] = "addresses changed",
+		[FLUE_EVENT_PKEYS] = "partition keys changed",
+		[FLUE_EVENT_PORT_CHANGED] = "port changed",
+		[FLUE_EVENT_ADAPTER_ERROR] = "adapter error",
 	};
 
 	return NAME_OF(names, type);

@@ -108,20 +108,22 @@ void sock_deliver(struct acc_socket *s, bool here)
 		acc_task_soon(&s->task);
 }
 
-bool sock_get_event(struct flue_socket *pub, struct flue_socket_event *ev, int timeout_ms)
+bool sock_get_event(struct flue_socket *pub, struct flue_socket_event *ev, size_t size,
+		    int timeout_ms)
 {
 	CANCEL_HELD;
 	struct acc_socket *s = to_socket(pub);
 	struct timespec store;
 	const struct timespec *at = acc_deadline(&store, timeout_ms);
+	struct flue_socket_event mine;
 	int rc = acc_usable(s->a);
 
-	if (!rc && (s->fn || !ev))
+	if (!rc && (s->fn || !ev || size < ACC_ATTR_SIZE(struct flue_socket_event, socket)))
 		rc = -EINVAL;
 	if (rc)
 		return acc_ok(rc);
 	pthread_mutex_lock(&s->lock);
-	while (!rc && !take(s, ev)) {
+	while (!rc && !take(s, &mine)) {
 		if (!timeout_ms)
 			rc = -EAGAIN;
 		else if (!acc_sleep_until(&s->changed, &s->lock, at, cancel_was) &&
@@ -129,6 +131,8 @@ bool sock_get_event(struct flue_socket *pub, struct flue_socket_event *ev, int t
 			rc = -ETIMEDOUT;
 	}
 	pthread_mutex_unlock(&s->lock);
+	if (!rc)
+		acc_copy_out(ev, size, &mine, sizeof(mine));
 	return acc_ok(rc);
 }
 

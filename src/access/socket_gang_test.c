@@ -65,7 +65,7 @@ static void expect(unsigned i, uint32_t type, uint64_t id, int error)
 {
 	struct flue_socket_event ev;
 
-	if (!s[i]->ops->get_event(s[i], &ev, 5000))
+	if (!flue_socket_get_event(s[i], &ev, 5000))
 		fail_msg("socket %u: no event, want %u: %s", i, type, strerror(errno));
 	assert_int_equal(ev.type, type);
 	assert_int_equal(ev.id, id);

@@ -173,7 +173,8 @@ void sock_answer_switch(struct acc_socket *s, int error);
 void sock_tell_end(struct acc_socket *s);
 /* No lock held. `here`: this thread may run the program's function. */
 void sock_deliver(struct acc_socket *s, bool here);
-bool sock_get_event(struct flue_socket *pub, struct flue_socket_event *ev, int timeout_ms);
+bool sock_get_event(struct flue_socket *pub, struct flue_socket_event *ev, size_t size,
+		    int timeout_ms);
 int sock_event_fd(struct flue_socket *pub);
 void sock_events_fini(struct acc_socket *s);
 

@@ -78,7 +78,7 @@ static int close_socket(void **state)
 
 static void expect(uint32_t type, struct flue_socket_event *ev)
 {
-	if (!s->ops->get_event(s, ev, PATIENCE_MS))
+	if (!flue_socket_get_event(s, ev, PATIENCE_MS))
 		fail_msg("no event, want %u: %s", type, strerror(errno));
 	assert_int_equal(ev->type, type);
 }
@@ -183,7 +183,7 @@ static void disconnect_ends_when_the_provider_is_silent(void **state)
 	assert_int_equal(ev.detail, ETIMEDOUT);
 	/* It comes too late with its word. */
 	fake_news(s->qp, FLUE_EVENT_DISCONNECTED, FLUE_CLOSE_GRACEFUL, 0);
-	assert_fails(s->ops->get_event(s, &ev, 0), EAGAIN);
+	assert_fails(flue_socket_get_event(s, &ev, 0), EAGAIN);
 }
 
 #define WITH_SOCKET(test) cmocka_unit_test_setup_teardown(test, open_socket, close_socket)

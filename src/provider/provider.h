@@ -195,8 +195,10 @@ struct prov_ops {
 	int (*destroy_cq)(struct prov_cq *cq, struct prov_op *op);
 	/* Number taken (0..n), or -EOVERFLOW once drained after an overflow. Progresses the
 	 * connections when empty. Never blocks. Taking a completion, and nothing before that, frees the
-	 * slot of its request and those of unsignaled ones in front of it. */
-	int (*poll)(struct prov_cq *cq, struct flue_wc *wc, uint32_t n);
+	 * slot of its request and those of unsignaled ones in front of it. `size` is that of the caller's
+	 * structure, which may be older or newer: what it has beyond ours becomes zero; -EINVAL: smaller
+	 * than that of version 0.2. */
+	int (*poll)(struct prov_cq *cq, struct flue_wc *wc, size_t size, uint32_t n);
 	/* One-shot arming. Returns 1 when completions are already waiting (no event promised for
 	 * those), else 0. */
 	int (*arm)(struct prov_cq *cq, uint32_t kind);

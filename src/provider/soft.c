@@ -297,9 +297,9 @@ static int soft_destroy_cq(struct prov_cq *cq, struct prov_op *op)
 	return 0;
 }
 
-static int soft_poll(struct prov_cq *cq, struct flue_wc *wc, uint32_t n)
+static int soft_poll(struct prov_cq *cq, struct flue_wc *wc, size_t size, uint32_t n)
 {
-	return cq_poll(to_cq(cq), wc, n);
+	return cq_poll_sized(to_cq(cq), wc, size, n);
 }
 
 static int soft_arm(struct prov_cq *cq, uint32_t kind)

@@ -4,10 +4,14 @@
 #include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/cancel.h"
 #include "base/util.h"
 #include "rnic/rnic.h"
+
+/* A completion as version 0.2 has it, without what pads it. */
+#define WC_FIRST (offsetof(struct flue_wc, path_bits) + 1)
 
 static void run_fired(struct engine_note *n)
 {
@@ -87,7 +91,14 @@ int cq_resize(struct cq *cq, uint32_t depth)
 	return rc;
 }
 
-static int take(struct cq *cq, struct flue_wc *wc, uint32_t n)
+/* The program was built against another header. */
+static void copy_wc(char *to, size_t size, const struct flue_wc *wc)
+{
+	memset(to, 0, size);
+	memcpy(to, wc, min_size(size, sizeof(*wc)));
+}
+
+static int take(struct cq *cq, char *to, size_t size, uint32_t n)
 {
 	uint32_t count, i;
 	int rc;
@@ -95,10 +106,13 @@ static int take(struct cq *cq, struct flue_wc *wc, uint32_t n)
 	lock_take(&cq->lock);
 	count = atomic_load(&cq->count);
 	n = min_u32(n, count);
-	for (i = 0; i < n; i++) {
+	for (i = 0; i < n; i++, to += size) {
 		const struct cqe *e = &cq->ring[cq->head];
 
-		wc[i] = e->wc;
+		if (size == sizeof(e->wc))
+			memcpy(to, &e->wc, sizeof(e->wc));
+		else
+			copy_wc(to, size, &e->wc);
 		if (e->wq)
 			wq_free(e->wq, e->free_to);
 		cq->head = cq->head + 1 == cq->depth ? 0 : cq->head + 1;
@@ -126,7 +140,7 @@ static void drive_engines(struct cq *cq)
 	}
 }
 
-int cq_poll(struct cq *cq, struct flue_wc *wc, uint32_t n)
+int cq_poll_sized(struct cq *cq, struct flue_wc *wc, size_t size, uint32_t n)
 {
 	/*
 	 * The handler's thread drives by itself; driving from inside it would starve others. Who
@@ -135,7 +149,9 @@ int cq_poll(struct cq *cq, struct flue_wc *wc, uint32_t n)
 	if (!cq_has_news(cq) && n && !engine_is_self(cq->engine) &&
 	    atomic_load_explicit(&cq->armed, memory_order_relaxed) == CQ_NOT_ARMED)
 		drive_engines(cq);
-	return cq_has_news(cq) ? take(cq, wc, n) : 0;
+	if (size != sizeof(*wc) && size < WC_FIRST)
+		return -EINVAL;
+	return cq_has_news(cq) ? take(cq, (char *)wc, size, n) : 0;
 }
 
 int cq_arm(struct cq *cq, uint32_t kind)

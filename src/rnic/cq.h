@@ -53,8 +53,15 @@ int cq_create(struct rnic *r, struct engine *e, uint32_t depth, cq_handler_fn ha
 void cq_destroy(struct cq *cq);
 int cq_resize(struct cq *cq, uint32_t depth);
 
-/* 0..n taken, -EOVERFLOW once all completions before an overflow were taken. */
-int cq_poll(struct cq *cq, struct flue_wc *wc, uint32_t n);
+/* 0..n taken, -EOVERFLOW once all completions before an overflow were taken. `size`: of one in the
+ * caller's array; -EINVAL: less than there ever was. */
+int cq_poll_sized(struct cq *cq, struct flue_wc *wc, size_t size, uint32_t n);
+
+static inline int cq_poll(struct cq *cq, struct flue_wc *wc, uint32_t n)
+{
+	return cq_poll_sized(cq, wc, sizeof(*wc), n);
+}
+
 /* kind: enum flue_notify. 1: completions are waiting already. */
 int cq_arm(struct cq *cq, uint32_t kind);
 int cq_wait(struct cq *cq, int timeout_ms);

@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -102,6 +103,37 @@ static void cq_gives_completions_in_order_over_many_rounds(void **state)
 			assert_int_equal(wc[i].id, out++);
 	}
 	assert_int_equal(cq_poll(cq, wc, 8), 0);
+}
+
+/* Programs that were built against a later header, or an earlier one (the last field it has is not ours
+ * to touch). */
+static void cq_writes_completions_as_far_apart_as_its_caller_has_them(void **state)
+{
+	struct {
+		struct flue_wc wc;
+		uint64_t later[2];
+	} wide[2];
+	const size_t small = offsetof(struct flue_wc, path_bits) + 1;
+	uint8_t raw[3 * sizeof(struct flue_wc)];
+	uint64_t id;
+
+	for (uint64_t i = 0; i < 4; i++)
+		assert_true(push(i, false));
+	memset(wide, 0x5a, sizeof(wide));
+	assert_int_equal(cq_poll_sized(cq, &wide[0].wc, sizeof(wide[0]), 2), 2);
+	for (uint64_t i = 0; i < 2; i++) {
+		assert_int_equal(wide[i].wc.id, i);
+		assert_true(!wide[i].later[0] && !wide[i].later[1]);
+	}
+	memset(raw, 0x5a, sizeof(raw));
+	assert_int_equal(cq_poll_sized(cq, (struct flue_wc *)raw, small - 1, 2), -EINVAL);
+	assert_int_equal(cq_poll_sized(cq, (struct flue_wc *)raw, small, 2), 2);
+	for (uint64_t i = 0; i < 2; i++) {
+		memcpy(&id, raw + i * small, sizeof(id));
+		assert_int_equal(id, 2 + i);
+	}
+	for (size_t i = 2 * small; i < sizeof(raw); i++)
+		assert_int_equal(raw[i], 0x5a);
 }
 
 static void cq_poll_takes_no_more_than_asked(void **state)
@@ -409,6 +441,7 @@ int main(void)
 		TEST(cq_frees_slots_as_completions_are_taken),
 		TEST(cq_gives_an_srq_back_what_it_removes_or_loses),
 		TEST(cq_settles_slots_without_a_completion),
+		TEST(cq_writes_completions_as_far_apart_as_its_caller_has_them),
 		TEST(cq_notice_comes_once_on_the_engines_thread),
 		TEST(cq_solicited_notice_ignores_other_completions),
 		TEST(cq_next_is_not_weakened_by_solicited),

@@ -6,7 +6,7 @@
 #include "rnic/qp.h"
 #include "rnic/qp_priv.h"
 
-const struct op_rule qp_op_rules[FLUE_WR_NOPS] = {
+const struct op_rule qp_op_rules[QP_NOPS] = {
 	[FLUE_WR_SEND] = { FLUE_SOLICITED | FLUE_INLINE, 0, RNIC_MAX_SGE, FLUE_WC_SEND },
 	[FLUE_WR_SEND_INV] = { FLUE_SOLICITED | FLUE_INLINE, 0, RNIC_MAX_SGE, FLUE_WC_SEND },
 	[FLUE_WR_WRITE] = { FLUE_INLINE, 0, RNIC_MAX_SGE, FLUE_WC_WRITE },
@@ -19,10 +19,11 @@ const struct op_rule qp_op_rules[FLUE_WR_NOPS] = {
 
 static int check_send(const struct qp *q, const struct flue_send_wr *wr, uint32_t *total)
 {
-	const struct op_rule *r = &qp_op_rules[wr->op < FLUE_WR_NOPS ? wr->op : 0];
+	const struct op_rule *r = &qp_op_rules[wr->op < QP_NOPS ? wr->op : 0];
 
-	if (wr->op >= FLUE_WR_NOPS ||
-	    wr->flags & ~(r->flags | FLUE_SIGNALED | FLUE_FENCE | FLUE_LOCAL_FENCE))
+	if (wr->op >= QP_NOPS)
+		return wr->op < FLUE_WR_NOPS ? -EOPNOTSUPP : -EINVAL;
+	if (wr->flags & ~(r->flags | FLUE_SIGNALED | FLUE_FENCE | FLUE_LOCAL_FENCE))
 		return -EINVAL;
 	if (wr->n_sg < r->min_sge || wr->n_sg > r->max_sge || (wr->n_sg && !wr->sg))
 		return -EINVAL;

@@ -12,7 +12,8 @@ struct op_rule {
 	uint32_t min_sge, max_sge;
 	uint8_t wc_op;
 };
-extern const struct op_rule qp_op_rules[FLUE_WR_NOPS];
+#define QP_NOPS (FLUE_WR_BIND + 1) /* behind it are those that we cannot do yet */
+extern const struct op_rule qp_op_rules[QP_NOPS];
 
 /* qp_complete.c */
 /* In the new state: queued receives, and with `sends` requests too, complete as flushed. */

@@ -86,7 +86,8 @@ int wq_post_recv(struct wq *q, const struct flue_recv_wr *wr)
 	uint32_t total;
 	int rc = 0;
 
-	if (wr->n_sg > q->max_sge || (wr->n_sg && !wr->sg) || wq_total(wr->sg, wr->n_sg, &total))
+	if (wr->n_sg > q->max_sge || wr->flags || (wr->n_sg && !wr->sg) ||
+	    wq_total(wr->sg, wr->n_sg, &total))
 		return -EINVAL;
 	lock_take(&q->lock);
 	w = wq_next(q);

@@ -281,7 +281,7 @@ static bool switched(struct link *l)
 	do {
 		link_pump(l);
 		must(now_ms() < end);
-		if (!CALL(l->socket->ops->get_event(l->socket, &ev, 5))) {
+		if (!CALL(flue_socket_get_event(l->socket, &ev, 5))) {
 			may_fail_with("socket get_event", ETIMEDOUT, EINTR, 0);
 			continue;
 		}

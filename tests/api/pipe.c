@@ -107,7 +107,7 @@ void pipe_take(struct pipe_side *p, int timeout_ms)
 	}
 	pthread_mutex_lock(&p->taking);
 	undo_push(unlock, &p->taking);
-	if (CALL(p->s->ops->get_event(p->s, &ev, timeout_ms)))
+	if (CALL(flue_socket_get_event(p->s, &ev, timeout_ms)))
 		book(p, &ev);
 	else
 		may_fail_with("socket get_event", timeout_ms ? ETIMEDOUT : EAGAIN, EINTR, 0);

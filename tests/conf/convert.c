@@ -478,7 +478,7 @@ static void expect(unsigned which, uint32_t type, uint64_t id, int error,
 	struct flue_socket *s = sock[which];
 	struct flue_socket_event ev;
 
-	if (!s->ops->get_event(s, &ev, 10000))
+	if (!flue_socket_get_event(s, &ev, 10000))
 		fail_msg("side %u: no event %u: %s", which, type, strerror(errno));
 	assert_int_equal(ev.type, type);
 	assert_int_equal(ev.error, error);
@@ -891,7 +891,7 @@ static void news_that_come_twice_are_told_once(void **state)
 	for (unsigned i = 0; i < 2; i++) {
 		expect(i, FLUE_SOCKET_RDMA_RECEIVED, 2, ECANCELED, NULL);
 		expect(i, FLUE_SOCKET_ENDED, 0, 0, NULL);
-		assert_fails(sock[i]->ops->get_event(sock[i], &ev, 50), ETIMEDOUT);
+		assert_fails(flue_socket_get_event(sock[i], &ev, 50), ETIMEDOUT);
 	}
 	drop_sockets();
 	faulty_upcall(FLUE_EVENT_CONNECTED, FAULTY_PASS, 0);

@@ -14,7 +14,7 @@ static struct flue_socket_event expect(unsigned which, uint32_t type, int error)
 	struct flue_socket *s = sock[which];
 	struct flue_socket_event ev;
 
-	if (!s->ops->get_event(s, &ev, 60000))
+	if (!flue_socket_get_event(s, &ev, 60000))
 		fail_msg("side %u: no event %u: %s", which, type, strerror(errno));
 	assert_int_equal(ev.type, type);
 	assert_int_equal(ev.error, error);
@@ -192,7 +192,7 @@ static void use_gang(struct pair *p)
 		for (unsigned left = 2; left; left--) {
 			struct flue_socket_event ev;
 
-			assert_ok(member[i]->ops->get_event(member[i], &ev, 60000));
+			assert_ok(flue_socket_get_event(member[i], &ev, 60000));
 			assert_int_equal(ev.error, 0);
 			assert_int_equal(ev.length, 1);
 		}

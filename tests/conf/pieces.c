@@ -13,7 +13,7 @@ static void expect(unsigned which, uint32_t type, uint64_t id, size_t length)
 	struct flue_socket *s = sock[which];
 	struct flue_socket_event ev;
 
-	if (!s->ops->get_event(s, &ev, 60000))
+	if (!flue_socket_get_event(s, &ev, 60000))
 		fail_msg("side %u: no event %u: %s", which, type, strerror(errno));
 	assert_int_equal(ev.type, type);
 	assert_int_equal(ev.error, 0);

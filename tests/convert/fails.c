@@ -101,15 +101,15 @@ static void switch_fails(struct fixture *f, int err)
 
 	assert_true(ops->switch_mode(f->socket, &f->attr, 1));
 	assert_true(ops->rdma_recv(f->socket, f->in, sizeof(f->in), 2));
-	assert_true(ops->get_event(f->socket, &ev, WAIT_MS));
+	assert_true(flue_socket_get_event(f->socket, &ev, WAIT_MS));
 	assert_int_equal(ev.type, FLUE_SOCKET_SWITCHED);
 	assert_int_equal(ev.error, err);
-	assert_true(ops->get_event(f->socket, &ev, WAIT_MS));
+	assert_true(flue_socket_get_event(f->socket, &ev, WAIT_MS));
 	assert_int_equal(ev.type, FLUE_SOCKET_RDMA_RECEIVED);
 	assert_int_equal(ev.error, ECANCELED);
-	assert_true(ops->get_event(f->socket, &ev, WAIT_MS));
+	assert_true(flue_socket_get_event(f->socket, &ev, WAIT_MS));
 	assert_int_equal(ev.type, FLUE_SOCKET_ENDED);
-	assert_false(ops->get_event(f->socket, &ev, 0));
+	assert_false(flue_socket_get_event(f->socket, &ev, 0));
 	tear_down(f);
 }
 

@@ -135,7 +135,7 @@ static int next(struct crowd *c, size_t i, uint32_t type, uint64_t id)
 {
 	struct flue_socket_event ev;
 
-	assert_true(c->sockets[i]->ops->get_event(c->sockets[i], &ev, WAIT_MS));
+	assert_true(flue_socket_get_event(c->sockets[i], &ev, WAIT_MS));
 	assert_int_equal(ev.type, type);
 	assert_int_equal(ev.id, id);
 	return ev.error;
@@ -271,7 +271,7 @@ static void check_refused(struct crowd *c)
 
 		assert_int_equal(c->gang[i].error, i < 4 ? EBADFD : EINVAL);
 		assert_int_equal(flue_socket_state(s), FLUE_SOCKET_STREAMING);
-		assert_false(s->ops->get_event(s, &ev, 0));
+		assert_false(flue_socket_get_event(s, &ev, 0));
 	}
 }
 

@@ -205,7 +205,7 @@ static bool await_event(struct killed *k, struct flue_socket *s, uint32_t type)
 	if (k->plan->callback)
 		return await_told(k, type);
 	while (!told(k, type)) {
-		if (!s->ops->get_event(s, &ev, WAIT_MS))
+		if (!flue_socket_get_event(s, &ev, WAIT_MS))
 			return false;
 		note(k, ev.type, FLUE_SOCKET_ENDED, ev.reason);
 	}
@@ -216,7 +216,7 @@ static void drain(struct killed *k, struct flue_socket *s)
 {
 	struct flue_socket_event ev;
 
-	while (!k->plan->callback && s->ops->get_event(s, &ev, 20))
+	while (!k->plan->callback && flue_socket_get_event(s, &ev, 20))
 		note(k, ev.type, FLUE_SOCKET_ENDED, ev.reason);
 }
 

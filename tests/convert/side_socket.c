@@ -60,7 +60,7 @@ static bool count(struct side *s, const struct flue_socket_event *ev)
 static bool pump(struct side *s, struct flue_socket_event *ev)
 {
 	if (s->me->callback ? !next_told(&s->heard, ev)
-			    : !s->socket->ops->get_event(s->socket, ev, WAIT_MS))
+			    : !flue_socket_get_event(s->socket, ev, WAIT_MS))
 		return side_fail(s, "no event");
 	if (ev->error || s->heard.ended) {
 		errno = ev->error;
@@ -269,7 +269,7 @@ static bool await_end(struct side *s)
 		if (!pump(s, &ev))
 			return false;
 	/* It is the last one. */
-	if (!s->me->callback && s->socket->ops->get_event(s->socket, &ev, 0))
+	if (!s->me->callback && flue_socket_get_event(s->socket, &ev, 0))
 		return side_fail(s, "an event after the end");
 	return true;
 }

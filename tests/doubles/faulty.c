@@ -571,9 +571,10 @@ static int f_destroy_cq(struct prov_cq *cq, struct prov_op *op)
 	DESTROY_KNOWN(destroy_cq, cq);
 }
 
-static int f_poll(struct prov_cq *cq, struct flue_wc *wc, uint32_t n)
+static int f_poll(struct prov_cq *cq, struct flue_wc *wc, size_t size, uint32_t n)
 {
-	int got, kept = 0, rc = planned_failure(FAULTY_poll);
+	char *from = (char *)wc, *to = from;
+	int got, rc = planned_failure(FAULTY_poll);
 	bool swallow;
 
 	if (rc)
@@ -581,13 +582,16 @@ static int f_poll(struct prov_cq *cq, struct flue_wc *wc, uint32_t n)
 	pthread_mutex_lock(&lock);
 	swallow = plan.never_flush;
 	pthread_mutex_unlock(&lock);
-	got = inner->poll(cq, wc, n);
+	got = inner->poll(cq, wc, size, n);
 	if (got > 0)
 		keyed_show();
-	for (int i = 0; i < got; i++)
-		if (!swallow || wc[i].status != FLUE_WC_FLUSHED)
-			wc[kept++] = wc[i];
-	return got < 0 ? got : kept;
+	for (int i = 0; i < got; i++, from += size) {
+		if (swallow && ((struct flue_wc *)from)->status == FLUE_WC_FLUSHED)
+			continue;
+		memmove(to, from, size);
+		to += size;
+	}
+	return got < 0 ? got : (int)((size_t)(to - (char *)wc) / size);
 }
 
 static int f_arm(struct prov_cq *cq, uint32_t kind)

@@ -181,7 +181,7 @@ static void wait_for_socket_event(struct sleeper *s)
 {
 	struct flue_socket_event ev;
 
-	s->socket->ops->get_event(s->socket, &ev, -1);
+	flue_socket_get_event(s->socket, &ev, -1);
 }
 
 static void wait_for_notice(struct sleeper *s)
@@ -260,7 +260,7 @@ static void cancelled_wait_of_a_socket_locks_nobody_out(void **state)
 	put_to_death(&s);
 	assert_true(s.socket->ops->recv(s.socket, &octet, 1, 7));
 	assert_int_equal(write(fd[1], "x", 1), 1);
-	assert_true(s.socket->ops->get_event(s.socket, &ev, 10000));
+	assert_true(flue_socket_get_event(s.socket, &ev, 10000));
 	assert_int_equal(ev.type, FLUE_SOCKET_RECEIVED);
 	assert_int_equal(ev.id, 7);
 	assert_true(s.socket->ops->destroy(s.socket));

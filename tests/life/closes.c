@@ -310,7 +310,7 @@ static void sockets_find_out_and_can_be_destroyed(void **state)
 	closefrom(3);
 	assert_idle();
 	/* The receive is answered, with an error. */
-	assert_true(s->ops->get_event(s, &ev, PATIENCE));
+	assert_true(flue_socket_get_event(s, &ev, PATIENCE));
 	assert_int_equal(ev.id, 5);
 	assert_int_not_equal(ev.error, 0);
 	make_victims();

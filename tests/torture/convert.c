@@ -189,7 +189,7 @@ static bool take(struct end *e, int ms)
 {
 	struct flue_socket_event ev;
 
-	if (!e->s->ops->get_event(e->s, &ev, ms))
+	if (!flue_socket_get_event(e->s, &ev, ms))
 		return false;
 	torture_promise(!e->ended, "event %u after ENDED", ev.type);
 	if (ev.type == FLUE_SOCKET_ENDED) {
