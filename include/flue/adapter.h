@@ -14,6 +14,7 @@ struct flue_cq_attr;
 struct flue_qp_attr;
 struct flue_srq_attr;
 struct flue_listen_attr;
+struct flue_ah_attr;
 struct flue_cpu_load;
 
 /* Every limit and feature the verbs name. Read-only. */
@@ -42,6 +43,11 @@ enum flue_feature {
 	FLUE_FEATURE_GANG = 1 << 8, /* many streams are adopted in one call */
 	FLUE_FEATURE_IOVA = 1 << 9,
 	FLUE_FEATURE_ATOMICS = 1 << 10,
+	FLUE_FEATURE_IMM = 1 << 11, /* immediate data */
+	FLUE_FEATURE_UC = 1 << 12,
+	FLUE_FEATURE_UD = 1 << 13,         /* datagrams, address handles */
+	FLUE_FEATURE_MODIFY = 1 << 14,     /* queue pairs are brought up by modify() */
+	FLUE_FEATURE_POST_EARLY = 1 << 15, /* FLUE_QP_POST_EARLY */
 };
 
 /* How a CQ that names no processor gets one (CH-3). */
@@ -130,8 +136,11 @@ struct flue_pd_ops {
 	struct flue_mw *(*create_mw)(struct flue_pd *pd);
 	/* EINVAL, ENOMEM. */
 	struct flue_srq *(*create_srq)(struct flue_pd *pd, const struct flue_srq_attr *attr);
-	/* EINVAL (a limit, no CQ, objects of another adapter), ENOMEM, ENOSPC. */
+	/* EINVAL (a limit, no CQ, objects of another adapter), EOPNOTSUPP: a type or flag that the
+	 * adapter has not, ENOMEM, ENOSPC. */
 	struct flue_qp *(*create_qp)(struct flue_pd *pd, const struct flue_qp_attr *attr);
+	/* EINVAL: addresses; EOPNOTSUPP: no datagrams; ENOMEM, EHOSTUNREACH. */
+	struct flue_ah *(*create_ah)(struct flue_pd *pd, const struct flue_ah_attr *attr);
 };
 
 struct flue_pd {

@@ -106,6 +106,9 @@ struct flue_srq {
 
 enum flue_qp_flags {
 	FLUE_QP_SIGNAL_ALL = 1 << 0, /* every send request is signaled */
+	/* Send requests are taken in Idle, too, and go out when the connection is there. reset() in Idle
+	 * then discards all requests, without completions. */
+	FLUE_QP_POST_EARLY = 1 << 1,
 };
 
 /* Called on a thread of the library (or of a caller that drives it) for the object's events; it
@@ -122,6 +125,76 @@ struct flue_qp_attr {
 	uint32_t flags;         /* enum flue_qp_flags */
 	flue_event_fn on_event; /* NULL: events go to the adapter's event queue */
 	void *event_arg;
+	uint32_t type; /* enum flue_qp_type */
+};
+
+/* Where a datagram goes, or the path of a queue pair that is brought up by modify(). */
+struct flue_ah_attr {
+	size_t size;
+	const struct sockaddr *remote; /* needed; its port is not looked at. All are copied */
+	socklen_t remote_len;
+	const struct sockaddr *local; /* NULL: the adapter chooses one of its addresses */
+	socklen_t local_len;
+	uint32_t port; /* of the adapter, from 1; 0: 1 */
+	uint32_t flow_label;
+	uint8_t traffic_class, hop_limit, sl;
+};
+
+struct flue_ah_ops {
+	size_t size;
+	/* No request that names it may be under way. */
+	bool (*destroy)(struct flue_ah *ah);
+};
+
+struct flue_ah {
+	const struct flue_ah_ops *ops;
+	void *user;
+	struct flue_pd *pd;
+	const void *handle; /* the provider's */
+	struct sockaddr_storage remote;
+};
+
+/* Bits for modify() and query(): which fields of struct flue_qp_values. */
+enum flue_qp_value {
+	FLUE_QPV_STATE = 1 << 0,
+	FLUE_QPV_ACCESS = 1 << 1,
+	FLUE_QPV_READS = 1 << 2, /* ird and ord */
+	FLUE_QPV_PORT = 1 << 3,
+	FLUE_QPV_PKEY = 1 << 4,
+	FLUE_QPV_QKEY = 1 << 5,
+	FLUE_QPV_PATH = 1 << 6,
+	FLUE_QPV_ALT_PATH = 1 << 7,
+	FLUE_QPV_MTU = 1 << 8,
+	FLUE_QPV_REMOTE_QPN = 1 << 9,
+	FLUE_QPV_RQ_PSN = 1 << 10,
+	FLUE_QPV_SQ_PSN = 1 << 11,
+	FLUE_QPV_TIMEOUT = 1 << 12,
+	FLUE_QPV_RETRIES = 1 << 13,
+	FLUE_QPV_RNR_RETRIES = 1 << 14,
+	FLUE_QPV_MIN_RNR_TIMER = 1 << 15,
+	FLUE_QPV_TELL_DRAINED = 1 << 16,
+	FLUE_QPV_WORK = 1 << 17,   /* query() only: sends to llp_open */
+	FLUE_QPV_QUEUES = 1 << 18, /* query() only: sq_depth to max_inline */
+};
+
+struct flue_qp_values {
+	size_t size;
+	uint32_t state;    /* enum flue_qp_state */
+	uint32_t access;   /* FLUE_REMOTE_*: what the peer may do at all, whatever its keys allow */
+	uint32_t ird, ord; /* inbound and outbound Reads at once */
+	/* As the verbs have them, for queue pairs that are brought up by modify(). */
+	uint32_t port, pkey_index, qkey;
+	uint32_t mtu;                         /* octets */
+	struct flue_ah_attr *path, *alt_path; /* query(): filled if not NULL; size must be set */
+	uint32_t remote_qpn, rq_psn, sq_psn;
+	uint32_t timeout, retries, rnr_retries, min_rnr_timer; /* in the verbs' codes */
+	bool tell_drained; /* to SQD: FLUE_EVENT_SQ_DRAINED is wanted */
+	/* What it is doing at this moment. */
+	bool llp_open;            /* it has a connection below, also one in set-up */
+	uint32_t sends, receives; /* posted and not done; receives of an SRQ do not count */
+	uint32_t reads_out, reads_in;
+	/* How it was made. */
+	uint32_t sq_depth, rq_depth, sq_sge, rq_sge, max_inline;
 };
 
 struct flue_qp_ops {
@@ -134,9 +207,10 @@ struct flue_qp_ops {
 	 * Post a list of requests, all or as many as fit. On failure *bad (if bad is not NULL) is the
 	 * first one not taken; those before it were. Never blocks. ENOMEM: the queue is full (a place
 	 * is free again when the completion of its request, or of a later one, was taken),
-	 * EINVAL: opcode, SGE count, inline length or flag not possible, ENOTCONN: QP is Idle or
-	 * Closing (then the close, which was to be graceful, ends as a bad one). In Terminate and Error requests are taken and complete as flushed. Until its
-	 * completion a request's memory belongs to the queue.
+	 * EINVAL: opcode, SGE count, inline length or flag not possible, EOPNOTSUPP: an opcode that the
+	 * adapter has not, ENOTCONN: QP is Idle (without FLUE_QP_POST_EARLY) or Closing (then the close,
+	 * which was to be graceful, ends as a bad one). In Terminate and Error requests are taken and
+	 * complete as flushed. Until its completion a request's memory belongs to the queue.
 	 */
 	bool (*post_send)(struct flue_qp *qp, const struct flue_send_wr *wr,
 			  const struct flue_send_wr **bad);
@@ -155,6 +229,17 @@ struct flue_qp_ops {
 	/* End the connection with a Terminate message (a local error of the program), then close. While
 	 * Closing it resets. Never blocks; DISCONNECTED follows. ENOTCONN, EOPNOTSUPP. */
 	bool (*terminate)(struct flue_qp *qp);
+	/*
+	 * Change what `mask` (enum flue_qp_value) names, all or nothing. A state is gone to as by the
+	 * call that does that: RESET and IDLE as reset(), ERROR as abort(), CLOSING as disconnect()
+	 * without waiting, TERMINATE as terminate(), with the failures of these, and no other value may
+	 * be changed with it. EINVAL: a value, or a state that cannot follow the present one (flue_qp(3)
+	 * has the table); EOPNOTSUPP: the adapter cannot; EBUSY: not now. READS: in RTS (ENOTCONN), and
+	 * EBUSY while one of ours is posted or outstanding, or more of the peer's than would fit.
+	 */
+	bool (*modify)(struct flue_qp *qp, const struct flue_qp_values *values, uint32_t mask);
+	/* Tell what `mask` names; values->size must be set. The rest has no meaning. EINVAL, EOPNOTSUPP. */
+	bool (*query)(struct flue_qp *qp, struct flue_qp_values *values, uint32_t mask);
 };
 
 struct flue_qp {
@@ -165,6 +250,7 @@ struct flue_qp {
 	struct flue_srq *srq;
 	uint32_t state;  /* enum flue_qp_state; changes at any time: read with flue_qp_state() */
 	uint32_t number; /* unique in the adapter */
+	uint32_t type;   /* enum flue_qp_type */
 	uint32_t sq_depth, rq_depth, sq_sge, rq_sge, max_inline;
 	/* Valid from CONNECTED on: */
 	uint32_t ird, ord;

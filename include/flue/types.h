@@ -225,13 +225,30 @@ struct flue_wc {
 	uint8_t sl, path_bits;
 };
 
+/*
+ * States of a queue pair, those of iWARP and of the verbs in one list. A queue pair that is connected
+ * with connect(), accept() or a stream shows the first five: it is Idle where the verbs have RESET, INIT
+ * and RTR. One that is brought up by modify() shows RESET, INIT, RTR, RTS, SQD, SQE and ERROR.
+ */
 enum flue_qp_state {
 	FLUE_QP_IDLE = 0,
 	FLUE_QP_RTS,
 	FLUE_QP_CLOSING,
 	FLUE_QP_TERMINATE,
 	FLUE_QP_ERROR,
+	FLUE_QP_RESET, /* as a target of modify() the same as Idle */
+	FLUE_QP_INIT,
+	FLUE_QP_RTR,
+	FLUE_QP_SQD, /* send requests wait */
+	FLUE_QP_SQE, /* send requests failed and are flushed; receives go on */
 	FLUE_QP_NSTATES,
+};
+
+enum flue_qp_type {
+	FLUE_QP_RC = 0, /* reliable connection */
+	FLUE_QP_UC,     /* unreliable connection: FLUE_FEATURE_UC */
+	FLUE_QP_UD,     /* datagrams: FLUE_FEATURE_UD */
+	FLUE_QP_NTYPES,
 };
 
 /* Why a connection ended; `detail` in struct flue_event is given in brackets. */
@@ -299,6 +316,7 @@ struct flue_event {
 /* Names for people; never NULL. */
 FLUE_API const char *flue_wc_status_name(uint32_t status);
 FLUE_API const char *flue_qp_state_name(uint32_t state);
+FLUE_API const char *flue_qp_type_name(uint32_t type);
 FLUE_API const char *flue_event_name(uint32_t type);
 FLUE_API const char *flue_close_reason_name(uint32_t reason);
 FLUE_API const char *flue_fault_name(uint32_t detail);

@@ -96,7 +96,7 @@ struct acc_op {
 		struct prov_mr_attr mr;
 		struct prov_cq_attr cq;
 		struct prov_qp_attr qp;
-		struct prov_qp_info info;
+		struct flue_qp_values values;
 	} attr;
 	struct prov_keys keys;
 };
@@ -264,7 +264,7 @@ bool acc_inherited(const struct acc_adapter *a);
 /* 0, or -ENODEV for an inherited adapter. */
 int acc_usable(const struct acc_adapter *a);
 
-/* ---- pd.c, mr.c ---- */
+/* ---- pd.c, mr.c, ah.c ---- */
 
 struct acc_pd {
 	struct flue_pd pub;
@@ -280,6 +280,7 @@ static inline struct acc_pd *to_pd(struct flue_pd *pd)
 struct flue_pd *acc_pd_create(struct flue_adapter *adapter);
 struct flue_mr *acc_mr_register(struct flue_pd *pd, const struct flue_mr_attr *attr);
 struct flue_mw *acc_mw_create(struct flue_pd *pd);
+struct flue_ah *acc_ah_create(struct flue_pd *pd, const struct flue_ah_attr *attr);
 
 /* ---- cq.c ---- */
 
@@ -346,7 +347,7 @@ struct flue_srq *acc_srq_create(struct flue_pd *pd, const struct flue_srq_attr *
 /* Up-call. */
 void acc_srq_limit(void *srq_owner);
 
-/* ---- qp.c, conn.c ---- */
+/* ---- qp.c ---- */
 
 /* Where a QP's connection is, as its user was told. */
 enum acc_phase {
@@ -389,6 +390,15 @@ static inline struct acc_qp *to_qp(struct flue_qp *qp)
 }
 
 struct flue_qp *acc_qp_create(struct flue_pd *pd, const struct flue_qp_attr *attr);
+
+/* ---- qp_state.c ---- */
+
+bool acc_qp_modify(struct flue_qp *qp, const struct flue_qp_values *values, uint32_t mask);
+bool acc_qp_query(struct flue_qp *qp, struct flue_qp_values *values, uint32_t mask);
+/* What the provider says of it. 0 or a negative errno. */
+int acc_qp_ask(struct acc_qp *qp, struct flue_qp_values *values, uint32_t mask);
+
+/* ---- conn.c ---- */
 
 bool acc_conn_connect(struct flue_qp *qp, const struct flue_conn_attr *attr);
 bool acc_conn_start(struct flue_qp *qp);

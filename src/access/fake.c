@@ -84,6 +84,7 @@ static void f_query(struct flue_caps *caps)
 	caps->features = FLUE_FEATURE_ZERO_BASED | FLUE_FEATURE_IOVA | FLUE_FEATURE_WINDOWS |
 			 FLUE_FEATURE_REMOTE_INVALIDATE;
 	caps->features |= fake.no_adopt ? 0 : (uint32_t)FLUE_FEATURE_ADOPT_STREAM;
+	caps->features |= fake.features;
 	caps->features |= fake.no_gang ? 0 : (uint32_t)FLUE_FEATURE_GANG;
 }
 
@@ -317,10 +318,11 @@ static int f_reset_qp(struct prov_qp *qp, struct prov_op *op)
 	return answer(op, fake.rc.reset_qp);
 }
 
-static int f_query_qp(struct prov_qp *qp, struct prov_qp_info *info, struct prov_op *op)
+static int f_query_qp(struct prov_qp *qp, struct flue_qp_values *values, uint32_t mask,
+		      struct prov_op *op)
 {
-	(void)qp;
-	*info = fake.info;
+	qp->mask = mask;
+	*values = fake.info;
 	return answer(op, fake.rc.query_qp);
 }
 
@@ -482,13 +484,27 @@ static int f_terminate(struct prov_qp *qp)
 	return fake.rc.terminate;
 }
 
-static int f_modify_reads(struct prov_qp *qp, uint32_t ird, uint32_t ord)
+static int f_modify_qp(struct prov_qp *qp, const struct flue_qp_values *values, uint32_t mask,
+		       struct prov_op *op)
 {
-	if (!fake.rc.modify_reads) {
-		qp->ird = ird;
-		qp->ord = ord;
+	if (!fake.rc.modify_qp) {
+		qp->values = *values;
+		qp->mask = mask;
 	}
-	return fake.rc.modify_reads;
+	return op ? answer(op, fake.rc.modify_qp) : fake.rc.modify_qp;
+}
+
+static int f_create_ah(struct prov_pd *pd, const struct flue_ah_attr *attr, struct prov_ah **out,
+		       struct prov_op *op)
+{
+	(void)pd;
+	fake.ah = *attr;
+	return make(fake.rc.ah, 1, out, op);
+}
+
+static int f_destroy_ah(struct prov_ah *ah, struct prov_op *op)
+{
+	return drop(fake.rc.destroy_ah, ah, op);
 }
 
 static const struct prov_ops fake_provider = {
@@ -520,6 +536,7 @@ static const struct prov_ops fake_provider = {
 	.destroy_qp = f_destroy_qp,
 	.reset_qp = f_reset_qp,
 	.query_qp = f_query_qp,
+	.modify_qp = f_modify_qp,
 	.post_send = f_post_send,
 	.post_recv = f_post_recv,
 	.connect = f_connect,
@@ -533,7 +550,8 @@ static const struct prov_ops fake_provider = {
 	.adopt_stream = f_adopt_stream,
 	.adopt_gang = f_adopt_gang,
 	.terminate = f_terminate,
-	.modify_reads = f_modify_reads,
+	.create_ah = f_create_ah,
+	.destroy_ah = f_destroy_ah,
 };
 
 /* ---- what tests call ---- */

@@ -52,7 +52,8 @@ struct prov_qp {
 	struct prov_stream stream;  /* of the last adopt; the same */
 	struct prov_request *accepted;
 	int disconnect_ms;
-	uint32_t ird, ord; /* of the last modify_reads */
+	struct flue_qp_values values; /* of the last modify_qp, and which */
+	uint32_t mask;
 	/* What was posted, in order; the ends of both count on. */
 	struct fake_wr sends[FAKE_LOG], recvs[FAKE_LOG];
 	atomic_uint n_sends, n_recvs;
@@ -71,16 +72,17 @@ struct fake {
 			resize_cq, destroy_cq, poll, arm, wait, srq, destroy_srq, arm_srq, post_srq,
 			qp, destroy_qp, reset_qp, post_send, post_recv, connect, start, disconnect,
 			abort, listen, destroy_listener, accept, reject, adopt, terminate,
-			modify_reads, query_qp, gang;
+			modify_qp, query_qp, gang, ah, destroy_ah;
 	} rc;
-	struct prov_qp_info info; /* what query_qp says */
-	int qp_from;              /* not 0: create_qp fails from this call on (1: the first) */
-	uint32_t qp_most;         /* not 0: create_qp fails for longer queues */
-	bool no_adopt;            /* the provider cannot adopt streams */
-	bool no_gang;             /* ... many at once */
-	uint32_t gang_bad;        /* not 0: the how manieth of a gang is refused */
-	bool later;               /* control slots answer from another thread */
-	bool silent;              /* control slots do not answer before fake_speak() */
+	struct flue_qp_values info; /* what query_qp says */
+	int qp_from;                /* not 0: create_qp fails from this call on (1: the first) */
+	uint32_t qp_most;           /* not 0: create_qp fails for longer queues */
+	bool no_adopt;              /* the provider cannot adopt streams */
+	bool no_gang;               /* ... many at once */
+	uint32_t features;          /* the provider has these, too */
+	uint32_t gang_bad;          /* not 0: the how manieth of a gang is refused */
+	bool later;                 /* control slots answer from another thread */
+	bool silent;                /* control slots do not answer before fake_speak() */
 	struct prov_op *unanswered[FAKE_LOG];
 	uint32_t n_unanswered;
 	bool arm_is_late; /* arm() answers 1 once: completions wait */
@@ -98,6 +100,7 @@ struct fake {
 	struct prov_qp *qp;
 	struct prov_mr_attr mr;
 	struct prov_listen_attr listen;
+	struct flue_ah_attr ah;
 	void *srq_owner;
 	uint32_t srq_limit, key, made_handlers;
 	unsigned opens, closes, aborts, starts, accepts, rejects, resets;

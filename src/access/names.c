@@ -35,10 +35,23 @@ const char *flue_qp_state_name(uint32_t state)
 	static const char *const names[FLUE_QP_NSTATES] = {
 		[FLUE_QP_IDLE] = "Idle",       [FLUE_QP_RTS] = "RTS",
 		[FLUE_QP_CLOSING] = "Closing", [FLUE_QP_TERMINATE] = "Terminate",
-		[FLUE_QP_ERROR] = "Error",
+		[FLUE_QP_ERROR] = "Error",     [FLUE_QP_RESET] = "RESET",
+		[FLUE_QP_INIT] = "INIT",       [FLUE_QP_RTR] = "RTR",
+		[FLUE_QP_SQD] = "SQD",         [FLUE_QP_SQE] = "SQE",
 	};
 
 	return NAME_OF(names, state);
+}
+
+const char *flue_qp_type_name(uint32_t type)
+{
+	static const char *const names[FLUE_QP_NTYPES] = {
+		[FLUE_QP_RC] = "RC",
+		[FLUE_QP_UC] = "UC",
+		[FLUE_QP_UD] = "UD",
+	};
+
+	return NAME_OF(names, type);
 }
 
 const char *flue_event_name(uint32_t type)

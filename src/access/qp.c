@@ -86,7 +86,26 @@ static const struct flue_qp_ops qp_ops = {
 	.abort = acc_conn_abort,
 	.reset = acc_conn_reset,
 	.terminate = acc_conn_terminate,
+	.modify = acc_qp_modify,
+	.query = acc_qp_query,
 };
+
+/* What not every adapter can do. */
+static int check_kind(const struct flue_caps *caps, const struct flue_qp_attr *attr)
+{
+	static const uint32_t types[FLUE_QP_NTYPES] = {
+		[FLUE_QP_UC] = FLUE_FEATURE_UC, [FLUE_QP_UD] = FLUE_FEATURE_UD
+	};
+	uint32_t need;
+
+	if (attr->type >= FLUE_QP_NTYPES ||
+	    attr->flags & ~(uint32_t)(FLUE_QP_SIGNAL_ALL | FLUE_QP_POST_EARLY))
+		return -EINVAL;
+	need = types[attr->type];
+	if (attr->flags & FLUE_QP_POST_EARLY)
+		need |= FLUE_FEATURE_POST_EARLY;
+	return need & ~caps->features ? -EOPNOTSUPP : 0;
+}
 
 static int check(const struct flue_pd *pd, const struct flue_qp_attr *attr)
 {
@@ -104,9 +123,9 @@ static int check(const struct flue_pd *pd, const struct flue_qp_attr *attr)
 		return -EINVAL;
 	if (attr->sq_sge > caps->max_sge || attr->rq_sge > caps->max_sge)
 		return -EINVAL;
-	if (attr->max_inline > caps->max_inline || attr->flags & ~(uint32_t)FLUE_QP_SIGNAL_ALL)
+	if (attr->max_inline > caps->max_inline)
 		return -EINVAL;
-	return 0;
+	return check_kind(caps, attr);
 }
 
 static struct acc_qp *new_qp(struct flue_pd *pd, const struct flue_qp_attr *attr)
@@ -122,6 +141,7 @@ static struct acc_qp *new_qp(struct flue_pd *pd, const struct flue_qp_attr *attr
 	qp->pub.recv_cq = attr->recv_cq;
 	qp->pub.srq = attr->srq;
 	qp->pub.state = FLUE_QP_IDLE;
+	qp->pub.type = attr->type;
 	qp->pub.sq_depth = attr->sq_depth;
 	qp->pub.rq_depth = attr->srq ? 0 : attr->rq_depth;
 	qp->pub.sq_sge = attr->sq_sge ? attr->sq_sge : 1;
@@ -148,7 +168,7 @@ struct flue_qp *acc_qp_create(struct flue_pd *pd, const struct flue_qp_attr *fro
 
 	if (!rc)
 		rc = acc_attr_copy(&copy, sizeof(copy), from,
-				   ACC_ATTR_SIZE(struct flue_qp_attr, event_arg));
+				   ACC_ATTR_SIZE(struct flue_qp_attr, type));
 	if (!rc)
 		rc = check(pd, &copy);
 	if (rc)
@@ -168,7 +188,9 @@ struct flue_qp *acc_qp_create(struct flue_pd *pd, const struct flue_qp_attr *fro
 	attr.sq_sge = qp->pub.sq_sge;
 	attr.rq_sge = qp->pub.rq_sge;
 	attr.max_inline = qp->pub.max_inline;
+	attr.type = copy.type;
 	attr.signal_all = copy.flags & FLUE_QP_SIGNAL_ALL;
+	attr.post_early = copy.flags & FLUE_QP_POST_EARLY;
 	attr.state = &qp->pub.state;
 	attr.owner = &qp->pub;
 	op->attr.qp = attr;

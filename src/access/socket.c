@@ -122,20 +122,29 @@ void sock_abort(struct acc_socket *s)
 	pthread_mutex_lock(&s->lock);
 }
 
+/* Lock held: without an operation to wait for the provider answers at once. */
+static int modify_reads(struct acc_qp *qp, uint32_t ird, uint32_t ord)
+{
+	struct flue_qp_values v = { .size = sizeof(v), .ird = ird, .ord = ord };
+	int rc = qp->ops->modify_qp(qp->prov, &v, FLUE_QPV_READS, NULL);
+
+	if (rc)
+		return rc;
+	qp->pub.ird = ird;
+	qp->pub.ord = ord;
+	return 0;
+}
+
 /* Lock held. What was wished during the transfer: no more Reads of ours than the peer agreed to. */
 static void change_late(struct acc_socket *s)
 {
 	struct acc_qp *qp = to_qp(s->pub.qp);
 	uint32_t ird = s->want_ird, ord = min_u32(s->want_ord, qp->pub.ord);
-	int rc = s->rewished ? qp->ops->modify_reads(qp->prov, ird, ord) : 0;
+	int rc = s->rewished ? modify_reads(qp, ird, ord) : 0;
 
 	if (rc)
 		log_warn(chimney, "queue pair %u: %u and %u Reads, as wished late, are refused: %s",
 			 qp->pub.number, ird, ord, log_errno(rc));
-	if (rc || !s->rewished)
-		return;
-	qp->pub.ird = ird;
-	qp->pub.ord = ord;
 }
 
 /* What happens to the connection below. On a thread of the provider. */
@@ -291,13 +300,12 @@ static int change_wish(struct acc_socket *s, uint32_t ird, uint32_t ord, bool *l
 /* Lock held, so that what is shown is what was agreed last; the provider answers at once. */
 static int change_now(struct acc_socket *s, uint32_t ird, uint32_t ord)
 {
-	struct acc_qp *qp = to_qp(s->pub.qp);
-	int rc = qp->ops->modify_reads(qp->prov, ird, ord);
+	int rc = modify_reads(to_qp(s->pub.qp), ird, ord);
 
 	if (rc)
 		return rc;
-	s->pub.ird = qp->pub.ird = ird;
-	s->pub.ord = qp->pub.ord = ord;
+	s->pub.ird = ird;
+	s->pub.ord = ord;
 	return 0;
 }
 

@@ -24,24 +24,12 @@ static int check_control(struct acc_socket *s, enum socket_call call)
 	return !rc && s->own_qp ? -EOPNOTSUPP : rc;
 }
 
-static int ask(struct acc_socket *s, struct acc_qp *qp, struct prov_qp_info *info)
-{
-	struct acc_op own, *op = acc_op_begin(&own);
-	int rc = acc_op_wait(s->a, op, qp->ops->query_qp(qp->prov, &op->attr.info, &op->base),
-			     NULL);
-
-	if (!rc)
-		*info = op->attr.info;
-	acc_op_end(op);
-	return rc;
-}
-
 bool sock_query_offload(struct flue_socket *pub, struct flue_offload_info *info)
 {
 	CANCEL_HELD;
 	struct acc_socket *s = to_socket(pub);
 	struct flue_offload_info full = FLUE_ATTR(struct flue_offload_info);
-	struct prov_qp_info now = { 0 };
+	struct flue_qp_values now = { 0 };
 	struct flue_qp *qp = NULL;
 	int rc = acc_usable(s->a);
 
@@ -54,7 +42,7 @@ bool sock_query_offload(struct flue_socket *pub, struct flue_offload_info *info)
 	qp = pub->qp;
 	pthread_mutex_unlock(&s->lock);
 	if (!rc)
-		rc = ask(s, to_qp(qp), &now);
+		rc = acc_qp_ask(to_qp(qp), &now, FLUE_QPV_STATE | FLUE_QPV_WORK);
 	if (rc)
 		return acc_ok(rc);
 	full.qp_state = now.state;

@@ -111,12 +111,12 @@ static void query_tells_what_the_provider_says(void **state)
 
 	/* Nobody has the stream yet but the program. */
 	assert_true(info.open && !info.ended);
-	fake.info = (struct prov_qp_info) { .state = FLUE_QP_RTS,
-					    .llp_open = true,
-					    .sends = 5,
-					    .receives = 6,
-					    .reads_out = 7,
-					    .reads_in = 8 };
+	fake.info = (struct flue_qp_values) { .state = FLUE_QP_RTS,
+					      .llp_open = true,
+					      .sends = 5,
+					      .receives = 6,
+					      .reads_out = 7,
+					      .reads_in = 8 };
 	go_on();
 	info = query();
 	assert_true(info.open && !info.ended);
@@ -154,7 +154,7 @@ static void query_tells_the_ends_apart(void **state)
 			fake.adopts = 0;
 		}
 		go_on();
-		fake.info = (struct prov_qp_info) { .state = ends[i].state };
+		fake.info = (struct flue_qp_values) { .state = ends[i].state };
 		fake_news(control, FLUE_EVENT_DISCONNECTED, ends[i].reason, ends[i].detail);
 		info = query();
 		assert_true(!info.open && info.ended);

@@ -412,7 +412,7 @@ static void read_resources_are_kept_until_the_switch(void **state)
 	assert_fails(s->ops->read_resources(s, 1, 33), EINVAL);
 	assert_true(s->ops->read_resources(s, 4, 6));
 	assert_true(s->ird == 4 && s->ord == 6);
-	assert_int_equal(prov(s)->ird, 0);
+	assert_int_equal(prov(s)->values.ird, 0);
 }
 
 /* 0 is a value: a program that forbids Reads is not given sixteen. */
@@ -454,10 +454,10 @@ static void read_resources_during_the_transfer_count_after_it(void **state)
 	assert_true(fake_socket_to(s, FLUE_OFFLOAD_IN_PROGRESS));
 	assert_true(s->ops->read_resources(s, 1, 1));
 	assert_true(s->ops->read_resources(s, 8, 2));
-	assert_int_equal(prov(s)->ird, 0);
+	assert_int_equal(prov(s)->values.ird, 0);
 	fake_news_with(s->qp, FLUE_EVENT_CONNECTED, 0, NULL, 0); /* 3 and 5 */
 	expect(FLUE_SOCKET_SWITCHED, 1, 0, NULL);
-	assert_true(prov(s)->ird == 8 && prov(s)->ord == 2);
+	assert_true(prov(s)->values.ird == 8 && prov(s)->values.ord == 2);
 	assert_true(s->ird == 8 && s->ord == 2);
 	assert_true(s->qp->ird == 8 && s->qp->ord == 2);
 }
@@ -475,7 +475,7 @@ static void agreement_is_not_touched_without_a_wish(void **state)
 {
 	assert_true(s->ops->read_resources(s, 7, 9));
 	assert_true(fake_socket_to(s, FLUE_OFFLOAD_DONE));
-	assert_int_equal(prov(s)->ird, 0);
+	assert_int_equal(prov(s)->values.ird, 0);
 	assert_true(s->ird == 3 && s->ord == 5);
 }
 
@@ -485,15 +485,15 @@ static void read_resources_of_a_live_connection_are_the_providers(void **state)
 
 	assert_true(fake_socket_to(s, FLUE_OFFLOAD_DONE));
 	assert_true(s->ops->read_resources(s, 8, 2));
-	assert_true(prov(s)->ird == 8 && prov(s)->ord == 2);
+	assert_true(prov(s)->values.ird == 8 && prov(s)->values.ord == 2);
 	assert_true(s->ird == 8 && s->ord == 2);
 	assert_true(s->ops->get(s, to, 100, 0, 1, 0, 5));
 	assert_fails(s->ops->read_resources(s, 8, 3), EBUSY);
 	assert_fails(s->ops->read_resources(s, 9, 2), EBUSY); /* the whole change is refused */
-	assert_true(prov(s)->ird == 8 && s->ird == 8);
+	assert_true(prov(s)->values.ird == 8 && s->ird == 8);
 	fake_finish_send(s->qp, FLUE_WC_SUCCESS);
 	assert_true(s->ops->read_resources(s, 9, 3));
-	fake.rc.modify_reads = -EBUSY;
+	fake.rc.modify_qp = -EBUSY;
 	assert_fails(s->ops->read_resources(s, 1, 3), EBUSY);
 	assert_true(s->ird == 9 && s->ord == 3);
 }

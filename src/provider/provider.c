@@ -98,6 +98,7 @@ int provider_register(const struct prov_ops *ops)
 	X(destroy_qp)             \
 	X(reset_qp)               \
 	X(query_qp)               \
+	X(modify_qp)              \
 	X(post_send)              \
 	X(post_recv)              \
 	X(connect)                \
@@ -111,7 +112,8 @@ int provider_register(const struct prov_ops *ops)
 	X(adopt_stream)           \
 	X(adopt_gang)             \
 	X(terminate)              \
-	X(modify_reads)
+	X(create_ah)              \
+	X(destroy_ah)
 
 const char *provider_empty_slot(const struct prov_ops *ops)
 {
@@ -202,8 +204,22 @@ int prov_no_terminate(struct prov_qp *qp)
 	return -EOPNOTSUPP;
 }
 
-int prov_no_modify_reads(struct prov_qp *qp, uint32_t ird, uint32_t ord)
+int prov_no_modify_qp(struct prov_qp *qp, const struct flue_qp_values *values, uint32_t mask,
+		      struct prov_op *op)
 {
-	(void)qp, (void)ird, (void)ord;
+	(void)qp, (void)values, (void)mask, (void)op;
+	return -EOPNOTSUPP;
+}
+
+int prov_no_create_ah(struct prov_pd *pd, const struct flue_ah_attr *attr, struct prov_ah **out,
+		      struct prov_op *op)
+{
+	(void)pd, (void)attr, (void)out, (void)op;
+	return -EOPNOTSUPP;
+}
+
+int prov_no_destroy_ah(struct prov_ah *ah, struct prov_op *op)
+{
+	(void)ah, (void)op;
 	return -EOPNOTSUPP;
 }

@@ -38,6 +38,7 @@ struct prov_mw;
 struct prov_cq;
 struct prov_srq;
 struct prov_qp;
+struct prov_ah;
 struct prov_listener;
 struct prov_request;
 
@@ -112,17 +113,10 @@ struct prov_qp_attr {
 	struct prov_cq *send_cq, *recv_cq;
 	struct prov_srq *srq;
 	uint32_t sq_depth, rq_depth, sq_sge, rq_sge, max_inline;
-	bool signal_all;
+	uint32_t type; /* enum flue_qp_type */
+	bool signal_all, post_early;
 	uint32_t *state;       /* the provider stores enum flue_qp_state here, atomically */
 	struct flue_qp *owner; /* also wc.qp of its completions */
-};
-
-/* What a queue pair is doing at this moment. */
-struct prov_qp_info {
-	uint32_t state;           /* enum flue_qp_state */
-	bool llp_open;            /* it has a TCP connection, also one in set-up */
-	uint32_t sends, receives; /* posted and not done; receives of an SRQ do not count */
-	uint32_t reads_out, reads_in;
 };
 
 struct prov_listen_attr {
@@ -222,7 +216,16 @@ struct prov_ops {
 	int (*reset_qp)(struct prov_qp *qp, struct prov_op *op);
 	/* Any state. When DISCONNECTED was told there is no TCP connection any more, and the state says how
 	 * it ended: Idle or Error, or still Closing or Terminate where requests are being flushed. */
-	int (*query_qp)(struct prov_qp *qp, struct prov_qp_info *info, struct prov_op *op);
+	int (*query_qp)(struct prov_qp *qp, struct flue_qp_values *values, uint32_t mask,
+			struct prov_op *op);
+	/*
+	 * Change what `mask` (FLUE_QPV_*) names, all or nothing. States come here only where
+	 * access/qp_states.def says ASK. op NULL, for READS alone: no later answer. -EBUSY: one of our
+	 * Reads is posted or outstanding, or more of the peer's than would fit. -ENOTCONN, -EINVAL,
+	 * -ENOMEM, -EOPNOTSUPP.
+	 */
+	int (*modify_qp)(struct prov_qp *qp, const struct flue_qp_values *values, uint32_t mask,
+			 struct prov_op *op);
 	/* -ENOMEM, -EINVAL, -ENOTCONN as in flue_qp_ops; *bad is set on failure (bad is not NULL). */
 	int (*post_send)(struct prov_qp *qp, const struct flue_send_wr *wr,
 			 const struct flue_send_wr **bad);
@@ -271,9 +274,11 @@ struct prov_ops {
 	int (*adopt_gang)(struct prov_adoption *gang, uint32_t n);
 	/* Ends a connection with a Terminate. 0: DISCONNECTED follows. -ENOTCONN, -EOPNOTSUPP. */
 	int (*terminate)(struct prov_qp *qp);
-	/* Change the number of inbound and outbound Reads of a live connection. -EBUSY: one of ours is
-	 * posted or outstanding, or more of the peer's than would fit. -ENOTCONN, -EINVAL, -ENOMEM, -EOPNOTSUPP. */
-	int (*modify_reads)(struct prov_qp *qp, uint32_t ird, uint32_t ord);
+
+	/* FLUE_FEATURE_UD. `attr` lasts as long as the handle, which requests find in flue_ah.handle. */
+	int (*create_ah)(struct prov_pd *pd, const struct flue_ah_attr *attr, struct prov_ah **out,
+			 struct prov_op *op);
+	int (*destroy_ah)(struct prov_ah *ah, struct prov_op *op);
 };
 
 /* The built-in providers, in order; NULL past the last. */

@@ -113,6 +113,9 @@ static void provider_stubs_answer_that_it_cannot_be_done(void **state)
 	assert_ptr_equal(bad, &wr);
 	assert_int_equal(prov_no_adopt_stream(NULL, NULL, NULL), -EOPNOTSUPP);
 	assert_int_equal(prov_no_adopt_gang(NULL, 0), -EOPNOTSUPP);
+	assert_int_equal(prov_no_modify_qp(NULL, NULL, 0, NULL), -EOPNOTSUPP);
+	assert_int_equal(prov_no_create_ah(NULL, NULL, NULL, NULL), -EOPNOTSUPP);
+	assert_int_equal(prov_no_destroy_ah(NULL, NULL), -EOPNOTSUPP);
 }
 
 static void nothing(void *cq_owner, void *arg)

@@ -32,6 +32,10 @@ int prov_no_adopt_stream(struct prov_qp *qp, const struct prov_stream *stream,
 			 const struct flue_conn_attr *attr);
 int prov_no_adopt_gang(struct prov_adoption *gang, uint32_t n); /* [GANG] */
 int prov_no_terminate(struct prov_qp *qp);
-int prov_no_modify_reads(struct prov_qp *qp, uint32_t ird, uint32_t ord); /* [ADOPT_STREAM] */
+int prov_no_modify_qp(struct prov_qp *qp, const struct flue_qp_values *values, uint32_t mask,
+		      struct prov_op *op); /* [ADOPT_STREAM, MODIFY] */
+int prov_no_create_ah(struct prov_pd *pd, const struct flue_ah_attr *attr, struct prov_ah **out,
+		      struct prov_op *op); /* [UD] */
+int prov_no_destroy_ah(struct prov_ah *ah, struct prov_op *op);
 
 #endif

@@ -383,19 +383,33 @@ static int soft_reset_qp(struct prov_qp *qp, struct prov_op *op)
 	return qp_reset(to_qp(qp));
 }
 
-static int soft_query_qp(struct prov_qp *qp, struct prov_qp_info *info, struct prov_op *op)
+static int soft_query_qp(struct prov_qp *qp, struct flue_qp_values *v, uint32_t mask,
+			 struct prov_op *op)
 {
 	struct qp_info now;
 
 	(void)op;
+	if (mask & ~(uint32_t)(FLUE_QPV_STATE | FLUE_QPV_READS | FLUE_QPV_WORK))
+		return -EOPNOTSUPP;
 	qp_query(to_qp(qp), &now);
-	*info = (struct prov_qp_info) { .state = now.state,
-					.llp_open = now.llp_open,
-					.sends = now.sends,
-					.receives = now.receives,
-					.reads_out = now.reads_out,
-					.reads_in = now.reads_in };
+	*v = (struct flue_qp_values) { .state = now.state,
+				       .ird = now.ird,
+				       .ord = now.ord,
+				       .llp_open = now.llp_open,
+				       .sends = now.sends,
+				       .receives = now.receives,
+				       .reads_out = now.reads_out,
+				       .reads_in = now.reads_in };
 	return 0;
+}
+
+static int soft_modify_qp(struct prov_qp *qp, const struct flue_qp_values *v, uint32_t mask,
+			  struct prov_op *op)
+{
+	(void)op;
+	if (mask != FLUE_QPV_READS)
+		return -EOPNOTSUPP;
+	return qp_modify_reads(to_qp(qp), v->ird, v->ord);
 }
 
 static int soft_post_send(struct prov_qp *qp, const struct flue_send_wr *wr,
@@ -493,11 +507,6 @@ static int soft_terminate(struct prov_qp *qp)
 	return qp_terminate(to_qp(qp));
 }
 
-static int soft_modify_reads(struct prov_qp *qp, uint32_t ird, uint32_t ord)
-{
-	return qp_modify_reads(to_qp(qp), ird, ord);
-}
-
 const struct prov_ops soft_provider = {
 	.size = sizeof(struct prov_ops),
 	.name = "soft",
@@ -527,6 +536,7 @@ const struct prov_ops soft_provider = {
 	.destroy_qp = soft_destroy_qp,
 	.reset_qp = soft_reset_qp,
 	.query_qp = soft_query_qp,
+	.modify_qp = soft_modify_qp,
 	.post_send = soft_post_send,
 	.post_recv = soft_post_recv,
 	.connect = soft_connect,
@@ -540,5 +550,6 @@ const struct prov_ops soft_provider = {
 	.adopt_stream = soft_adopt_stream,
 	.adopt_gang = soft_adopt_gang,
 	.terminate = soft_terminate,
-	.modify_reads = soft_modify_reads,
+	.create_ah = prov_no_create_ah,
+	.destroy_ah = prov_no_destroy_ah,
 };

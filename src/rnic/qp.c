@@ -152,7 +152,9 @@ void qp_query(struct qp *q, struct qp_info *info)
 				   .sends = wq_fill(&q->sq),
 				   .receives = q->srq ? 0 : wq_fill(&q->rq),
 				   .reads_out = qp_reads_out(q) - q->orq_head,
-				   .reads_in = q->irq_tail - q->irq_head };
+				   .reads_in = q->irq_tail - q->irq_head,
+				   .ird = q->ird,
+				   .ord = q->ord };
 	engine_unlock(q->engine);
 }
 

@@ -161,6 +161,7 @@ struct qp_info {
 	uint32_t state; /* enum flue_qp_state */
 	bool llp_open;
 	uint32_t sends, receives, reads_out, reads_in;
+	uint32_t ird, ord;
 };
 
 int qp_create(const struct qp_attr *attr, struct qp **out);

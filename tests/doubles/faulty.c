@@ -646,9 +646,29 @@ static int f_reset_qp(struct prov_qp *qp, struct prov_op *op)
 	CONTROL(reset_qp, (qp, use));
 }
 
-static int f_query_qp(struct prov_qp *qp, struct prov_qp_info *info, struct prov_op *op)
+static int f_query_qp(struct prov_qp *qp, struct flue_qp_values *values, uint32_t mask,
+		      struct prov_op *op)
 {
-	CONTROL(query_qp, (qp, info, use));
+	CONTROL(query_qp, (qp, values, mask, use));
+}
+
+static int f_modify_qp(struct prov_qp *qp, const struct flue_qp_values *values, uint32_t mask,
+		       struct prov_op *op)
+{
+	if (op)
+		CONTROL(modify_qp, (qp, values, mask, use));
+	DIRECT(modify_qp, (qp, values, mask, NULL));
+}
+
+static int f_create_ah(struct prov_pd *pd, const struct flue_ah_attr *attr, struct prov_ah **out,
+		       struct prov_op *op)
+{
+	CONTROL(create_ah, (pd, attr, out, use));
+}
+
+static int f_destroy_ah(struct prov_ah *ah, struct prov_op *op)
+{
+	CONTROL(destroy_ah, (ah, use));
 }
 
 static int f_post_send(struct prov_qp *qp, const struct flue_send_wr *wr,
@@ -745,11 +765,6 @@ static int f_adopt_gang(struct prov_adoption *gang, uint32_t n)
 static int f_terminate(struct prov_qp *qp)
 {
 	DIRECT(terminate, (qp));
-}
-
-static int f_modify_reads(struct prov_qp *qp, uint32_t ird, uint32_t ord)
-{
-	DIRECT(modify_reads, (qp, ird, ord));
 }
 
 #define SLOT(slot) .slot = f_##slot,

@@ -31,6 +31,9 @@
 	X(destroy_qp)           \
 	X(reset_qp)             \
 	X(query_qp)             \
+	X(modify_qp)            \
+	X(create_ah)            \
+	X(destroy_ah)           \
 	X(destroy_listener)
 #define FAULTY_OTHER_SLOTS(X)     \
 	X(open)                   \
@@ -51,8 +54,7 @@
 	X(reject)                 \
 	X(adopt_stream)           \
 	X(adopt_gang)             \
-	X(terminate)              \
-	X(modify_reads)
+	X(terminate)
 
 #define FAULTY_ENUM(slot) FAULTY_##slot,
 enum faulty_slot {
