@@ -3,6 +3,7 @@
 #include <argp.h>
 #include <errno.h>
 #include <jansson.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -24,7 +25,17 @@ static const struct {
 	{ FLUE_FEATURE_MARKERS, "markers", "MPA markers" },
 	{ FLUE_FEATURE_ADOPT_STREAM, "adopt-stream", "takes over live TCP connections" },
 	{ FLUE_FEATURE_GANG, "gang", "takes over many of them in one call" },
+	{ FLUE_FEATURE_IOVA, "iova", "regions addressed from any number" },
+	{ FLUE_FEATURE_ATOMICS, "atomics", "remote atomic operations" },
+	{ FLUE_FEATURE_IMM, "immediate", "immediate data" },
+	{ FLUE_FEATURE_UC, "uc", "unreliable connections" },
+	{ FLUE_FEATURE_UD, "ud", "datagrams" },
+	{ FLUE_FEATURE_MODIFY, "modify", "queue pairs brought up without a connection manager" },
+	{ FLUE_FEATURE_POST_EARLY, "post-early",
+	  "requests are taken before the connection is there" },
 };
+
+#define MAX_ADDRESSES 64
 
 #define N_FEATURES (sizeof(features) / sizeof(features[0]))
 
@@ -91,18 +102,50 @@ static void print_cpus(const struct flue_adapter *adapter)
 	putchar('\n');
 }
 
-static void print_text(const struct flue_provider_info *info, const struct flue_adapter *adapter)
+/* An adapter, as it is listed and, if it can be, opened. */
+struct listed {
+	struct flue_adapter_info info;
+	struct flue_caps caps;
+	const char *description; /* of its provider */
+	struct flue_adapter *open;
+	struct sockaddr_storage addresses[MAX_ADDRESSES];
+};
+
+static uint32_t n_addresses(const struct listed *l)
 {
-	const struct flue_caps *caps = adapter ? adapter->caps : &info->caps;
+	return l->info.n_addresses < MAX_ADDRESSES ? l->info.n_addresses : MAX_ADDRESSES;
+}
+
+/* Without the port, which is 0. */
+static const char *address_text(char *text, size_t size, const struct sockaddr_storage *at)
+{
+	if (getnameinfo((const struct sockaddr *)at, sizeof(*at), text, (socklen_t)size, NULL, 0,
+			NI_NUMERICHOST))
+		snprintf(text, size, "?");
+	return text;
+}
+
+static void print_addresses(const struct listed *l)
+{
+	char text[NI_MAXHOST];
+
+	for (uint32_t i = 0; i < n_addresses(l); i++)
+		printf("  %-40s%s\n", i ? "" : "addresses",
+		       address_text(text, sizeof(text), &l->addresses[i]));
+}
+
+static void print_text(const struct listed *l)
+{
+	const struct flue_caps *caps = &l->caps;
 	char text[UTIL_TEXT_MAX];
 
-	printf("%s: %s\n", info->name, info->description);
-	if (adapter) {
-		printf("  %-40s%s\n", "adapter", caps->adapter);
-		print_cpus(adapter);
-	} else {
-		printf("  %-40s%s\n", "adapter", "cannot be opened");
-	}
+	printf("%s: %s\n", l->info.provider, l->description);
+	printf("  %-40s%s%s\n", "adapter", l->info.name, l->open ? "" : ", cannot be opened");
+	if (l->info.interface[0])
+		printf("  %-40s%s\n", "interface", l->info.interface);
+	print_addresses(l);
+	if (l->open)
+		print_cpus(l->open);
 	printf("  at most\n");
 	for (size_t i = 0; i < N_LIMITS; i++)
 		printf("    %-38s%s\n", limits[i].what,
@@ -113,10 +156,12 @@ static void print_text(const struct flue_provider_info *info, const struct flue_
 		       caps->features & features[i].bit ? "yes" : "no");
 }
 
-static json_t *to_json(const struct flue_provider_info *info, const struct flue_adapter *adapter)
+static json_t *to_json(const struct listed *l)
 {
-	const struct flue_caps *caps = adapter ? adapter->caps : &info->caps;
+	const struct flue_caps *caps = &l->caps;
 	json_t *limit = json_object(), *feature = json_array(), *cpus = json_array();
+	json_t *addresses = json_array();
+	char text[NI_MAXHOST];
 
 	for (size_t i = 0; i < N_LIMITS; i++) {
 		/* JSON readers keep 53 bits; a larger limit means "as you like". */
@@ -127,12 +172,47 @@ static json_t *to_json(const struct flue_provider_info *info, const struct flue_
 		if (caps->features & features[i].bit)
 			json_array_append_new(feature, json_string(features[i].name));
 	}
-	for (uint32_t i = 0; adapter && i < adapter->n_cpus; i++)
-		json_array_append_new(cpus, json_integer(adapter->cpus[i]));
-	return json_pack("{s:s, s:s, s:s, s:s, s:b, s:s, s:o, s:o, s:o}", "schema",
-			 "flue.adapters/1", "version", FLUE_VERSION, "provider", info->name,
-			 "description", info->description, "opens", adapter != NULL, "adapter",
-			 caps->adapter, "processors", cpus, "limits", limit, "features", feature);
+	for (uint32_t i = 0; l->open && i < l->open->n_cpus; i++)
+		json_array_append_new(cpus, json_integer(l->open->cpus[i]));
+	for (uint32_t i = 0; i < n_addresses(l); i++)
+		json_array_append_new(
+			addresses, json_string(address_text(text, sizeof(text), &l->addresses[i])));
+	return json_pack("{s:s, s:s, s:s, s:s, s:b, s:s, s:s, s:o, s:o, s:o, s:o}", "schema",
+			 "flue.adapters/1", "version", FLUE_VERSION, "provider", l->info.provider,
+			 "description", l->description, "opens", l->open != NULL, "adapter",
+			 l->info.name, "interface", l->info.interface, "addresses", addresses,
+			 "processors", cpus, "limits", limit, "features", feature);
+}
+
+static const char *description_of(const char *provider)
+{
+	struct flue_provider_info info = FLUE_ATTR(struct flue_provider_info);
+
+	for (uint32_t i = 0; flue_provider_info(i, &info); i++)
+		if (!strcmp(info.name, provider))
+			return info.description;
+	return "";
+}
+
+/* Adapter `index`; false past the last. */
+static bool look_at(uint32_t index, struct listed *l)
+{
+	struct flue_open_attr attr = FLUE_ATTR(struct flue_open_attr);
+
+	l->info = FLUE_ATTR(struct flue_adapter_info);
+	l->caps = FLUE_ATTR(struct flue_caps);
+	l->info.addresses = l->addresses;
+	l->info.max_addresses = MAX_ADDRESSES;
+	if (!flue_adapter_info(index, &l->info, &l->caps))
+		return false;
+	l->description = description_of(l->info.provider);
+	attr.provider = l->info.provider;
+	attr.name = l->info.name;
+	l->open = flue_open(&attr);
+	if (!l->open)
+		util_error("adapter %s of provider %s cannot be opened: %s", attr.name,
+			   attr.provider, strerror(errno));
+	return true;
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -152,7 +232,7 @@ static const struct argp_option options[] = {
 static const struct argp argp = {
 	.options = options,
 	.parser = parse,
-	.doc = "List the providers of RDMA on this machine, what they can do, and the processors that "
+	.doc = "List the adapters for RDMA on this machine, what they can do, and the processors that "
 	       "take part.\v"
 	       "Examples:\n"
 	       "  flue adapters\n"
@@ -161,27 +241,19 @@ static const struct argp argp = {
 
 int cmd_adapters(int argc, char **argv)
 {
-	struct flue_provider_info info = { .size = sizeof(info) };
+	static struct listed l; /* large */
 	json_t *list = json_array();
 	bool json = false, opened = false;
 
 	if (argp_parse(&argp, argc, argv, 0, NULL, &json))
 		return 2;
-	for (uint32_t i = 0; flue_provider_info(i, &info); i++) {
-		struct flue_open_attr attr = FLUE_ATTR(struct flue_open_attr);
-		struct flue_adapter *adapter;
-
-		attr.provider = info.name;
-		adapter = flue_open(&attr);
-		if (!adapter)
-			util_error("provider %s cannot open an adapter: %s", info.name,
-				   strerror(errno));
+	for (uint32_t i = 0; look_at(i, &l); i++) {
 		if (json)
-			json_array_append_new(list, to_json(&info, adapter));
+			json_array_append_new(list, to_json(&l));
 		else
-			print_text(&info, adapter);
-		if (adapter)
-			opened = flue_close(adapter);
+			print_text(&l);
+		if (l.open)
+			opened = flue_close(l.open);
 	}
 	if (json) {
 		json_dumpf(list, stdout, JSON_INDENT(2));

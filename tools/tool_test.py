@@ -87,6 +87,7 @@ def adapters_lists_the_software_rnic():
     assert listed[0]["schema"] == "flue.adapters/1" and "version" in listed[0], listed[0]
     soft = next(a for a in listed if a["provider"] == "soft")
     assert soft["opens"] and soft["limits"]["max_qp"] >= 1000, soft
+    assert soft["adapter"] == "flue0" and "127.0.0.1" in soft["addresses"], soft
     assert soft["processors"] == sorted(os.sched_getaffinity(0)), soft
     assert "queue pairs" in flue("adapters").stdout
 

@@ -69,6 +69,9 @@ struct flue_open_attr {
 	 * `load[i]` describes cpus[i]; returns an index into it. */
 	uint32_t (*choose_cpu)(const struct flue_cpu_load *load, uint32_t n, void *arg);
 	void *choose_arg;
+	/* Which adapter (struct flue_adapter_info); NULL: the provider's first. With a name and no
+	 * provider the first adapter of that name, whoever has it. */
+	const char *name;
 };
 
 struct flue_cpu_load {
@@ -194,13 +197,30 @@ struct flue_mw {
 struct flue_provider_info {
 	size_t size;
 	const char *name, *description;
-	struct flue_caps caps;
+	uint32_t n_adapters; /* now; they may come and go */
 };
 
-/* ENOENT: no such provider, EINVAL: bad cpu list or policy, ENOMEM, EMFILE. */
+/* An adapter that can be opened. */
+struct flue_adapter_info {
+	size_t size;
+	char provider[32], name[32];
+	char interface[16]; /* the network interface that it is of; "": none, or all of them */
+	uint32_t ports;
+	/* In: room for addresses that connections may use; NULL: they are not asked for. Out: how many
+	 * there are, of which so many as fit were stored. Port 0. */
+	uint32_t max_addresses;
+	struct sockaddr_storage *addresses;
+	uint32_t n_addresses;
+};
+
+/* ENOENT: no such provider, ENODEV: no such adapter, EINVAL: bad cpu list or policy, ENOMEM, EMFILE. */
 FLUE_API struct flue_adapter *flue_open(const struct flue_open_attr *attr);
 /* Describe provider number `index`; false + ENOENT past the last. info->size must be set. */
 FLUE_API bool flue_provider_info(uint32_t index, struct flue_provider_info *info);
+/* Describe adapter number `index` of all that the providers have; false + ENOENT past the last.
+ * info->size must be set, and caps->size unless caps is NULL. */
+FLUE_API bool flue_adapter_info(uint32_t index, struct flue_adapter_info *info,
+				struct flue_caps *caps);
 FLUE_API const char *flue_version(void);
 
 static inline bool flue_close(struct flue_adapter *a)

@@ -8,7 +8,6 @@
 #include "access/access_priv.h"
 
 static atomic_uint fork_gen;
-static atomic_uint opened;
 
 static void in_child(void)
 {
@@ -186,25 +185,66 @@ static int make_cpus(struct acc_adapter *a, const struct flue_open_attr *attr)
 	return 0;
 }
 
-static void make_caps(struct acc_adapter *a)
+/* Adapter `index` of one provider. */
+static int describe(const struct prov_ops *ops, uint32_t index, struct flue_adapter_info *info,
+		    struct flue_caps *caps)
 {
-	a->ops->query(&a->caps);
-	a->caps.size = sizeof(a->caps);
-	if (!a->caps.provider[0])
-		snprintf(a->caps.provider, sizeof(a->caps.provider), "%s", a->ops->name);
-	if (!a->caps.adapter[0])
-		snprintf(a->caps.adapter, sizeof(a->caps.adapter), "%.20s%u", a->ops->name,
-			 atomic_fetch_add(&opened, 1));
-	a->pub.caps = &a->caps;
+	int rc;
+
+	memset(caps, 0, sizeof(*caps));
+	rc = ops->adapter(index, info, caps);
+	if (rc)
+		return rc;
+	info->size = sizeof(*info);
+	snprintf(info->provider, sizeof(info->provider), "%s", ops->name);
+	caps->size = sizeof(*caps);
+	memcpy(caps->provider, info->provider, sizeof(caps->provider));
+	memcpy(caps->adapter, info->name, sizeof(caps->adapter));
+	return 0;
+}
+
+/* The one of that name (NULL: the first) of this provider, and its capabilities. */
+static bool has_adapter(const struct prov_ops *ops, const char *name, struct flue_caps *caps)
+{
+	for (uint32_t i = 0;; i++) {
+		struct flue_adapter_info info = { 0 };
+
+		if (describe(ops, i, &info, caps))
+			return false;
+		if (!name || !strcmp(info.name, name))
+			return true;
+	}
+}
+
+static int find_adapter(const struct flue_open_attr *attr, const struct prov_ops **out,
+			struct flue_caps *caps)
+{
+	const char *provider = attr->provider;
+
+	if (!provider && !attr->name)
+		provider = "soft";
+	if (provider) {
+		*out = provider_find(provider);
+		if (!*out)
+			return -ENOENT;
+		return has_adapter(*out, attr->name, caps) ? 0 : -ENODEV;
+	}
+	for (uint32_t i = 0; (*out = provider_at(i)); i++)
+		if (has_adapter(*out, attr->name, caps))
+			return 0;
+	return -ENODEV;
 }
 
 static int open_adapter(struct acc_adapter *a, const struct flue_open_attr *attr)
 {
+	struct prov_open_attr open = { .name = a->caps.adapter, .up = &upcalls };
 	int rc = make_cpus(a, attr);
 
 	if (rc)
 		return rc;
-	rc = a->ops->open(a->cpu_numbers, a->pub.n_cpus, &upcalls, &a->prov);
+	open.cpus = a->cpu_numbers;
+	open.n_cpus = a->pub.n_cpus;
+	rc = a->ops->open(&open, &a->prov);
 	if (rc)
 		return rc;
 	rc = acc_completion_init(a);
@@ -220,27 +260,29 @@ struct flue_adapter *flue_open(const struct flue_open_attr *attr)
 	struct flue_open_attr none = FLUE_ATTR(struct flue_open_attr), copy;
 	const struct prov_ops *ops;
 	struct acc_adapter *a;
+	struct flue_caps caps;
 	int rc = acc_attr_copy(&copy, sizeof(copy), attr ? attr : &none,
-			       ACC_ATTR_SIZE(struct flue_open_attr, choose_arg));
+			       ACC_ATTR_SIZE(struct flue_open_attr, name));
 
 	if (rc || copy.balance >= FLUE_BALANCE_NPOLICIES)
 		return acc_null(-EINVAL);
-	ops = provider_find(copy.provider ? copy.provider : "soft");
-	if (!ops)
-		return acc_null(-ENOENT);
+	rc = find_adapter(&copy, &ops, &caps);
+	if (rc)
+		return acc_null(rc);
 	pthread_once(&once, watch_forks);
 	a = calloc(1, sizeof(*a));
 	if (!a)
 		return acc_null(-ENOMEM);
 	a->pub.ops = &adapter_ops;
 	a->ops = ops;
+	a->caps = caps;
+	a->pub.caps = &a->caps;
 	a->fork_gen = atomic_load(&fork_gen);
 	a->lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	acc_events_init(&a->events);
 	acc_tasks_init(&a->tasks);
 	a->share_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	TAILQ_INIT(&a->shared_cqs);
-	make_caps(a);
 	rc = open_adapter(a, &copy);
 	if (rc) {
 		log_error(access, "an adapter of provider %s is not opened: %s", ops->name,
@@ -253,22 +295,62 @@ struct flue_adapter *flue_open(const struct flue_open_attr *attr)
 	return &a->pub;
 }
 
+/* A structure of the caller's that begins with its size. */
+static void tell(void *to, const void *from, size_t have)
+{
+	size_t size;
+
+	memcpy(&size, to, sizeof(size));
+	size = size < have ? size : have;
+	memcpy(to, from, size);
+	memcpy(to, &size, sizeof(size));
+}
+
 bool flue_provider_info(uint32_t index, struct flue_provider_info *info)
 {
 	const struct prov_ops *ops = provider_at(index);
 	struct flue_provider_info full = FLUE_ATTR(struct flue_provider_info);
-	size_t size;
+	struct flue_adapter_info adapter = { 0 };
+	struct flue_caps caps;
 
-	if (!info || info->size < ACC_ATTR_SIZE(struct flue_provider_info, description))
+	if (!info || info->size < ACC_ATTR_SIZE(struct flue_provider_info, n_adapters))
 		return acc_ok(-EINVAL);
 	if (!ops)
 		return acc_ok(-ENOENT);
 	full.name = ops->name;
 	full.description = ops->description;
-	ops->query(&full.caps);
-	full.caps.size = sizeof(full.caps);
-	size = info->size < sizeof(full) ? info->size : sizeof(full);
-	memcpy(info, &full, size);
-	info->size = size;
+	while (!describe(ops, full.n_adapters, &adapter, &caps))
+		full.n_adapters++;
+	tell(info, &full, sizeof(full));
 	return true;
+}
+
+bool flue_adapter_info(uint32_t index, struct flue_adapter_info *info, struct flue_caps *caps)
+{
+	CANCEL_HELD;
+	const struct prov_ops *ops;
+	struct flue_adapter_info full;
+	struct flue_caps all;
+
+	if (!info || info->size < ACC_ATTR_SIZE(struct flue_adapter_info, n_addresses) ||
+	    (caps && caps->size < ACC_ATTR_SIZE(struct flue_caps, features)))
+		return acc_ok(-EINVAL);
+	for (uint32_t i = 0; (ops = provider_at(i)); i++) {
+		for (uint32_t k = 0;; k++, index--) {
+			full = (struct flue_adapter_info) { .addresses = info->addresses,
+							    .max_addresses = info->max_addresses };
+			/* Only that one is asked for its addresses. */
+			if (index)
+				full.addresses = NULL;
+			if (describe(ops, k, &full, &all))
+				break;
+			if (index)
+				continue;
+			tell(info, &full, sizeof(full));
+			if (caps)
+				tell(caps, &all, sizeof(all));
+			return true;
+		}
+	}
+	return acc_ok(-ENOENT);
 }

@@ -35,11 +35,68 @@ static void open_shows_processors_and_capabilities(void **state)
 	while (flue_provider_info(i, &info) && strcmp(info.name, "fake"))
 		i++;
 	assert_string_equal(info.description, "answers as the test says");
-	assert_int_equal(info.caps.max_inline, 64);
+	assert_int_equal(info.n_adapters, FAKE_ADAPTERS);
 	assert_fails(flue_provider_info(100, &info), ENOENT);
 	info.size = 1;
 	assert_fails(flue_provider_info(0, &info), EINVAL);
 	assert_fails(flue_provider_info(0, NULL), EINVAL);
+}
+
+static void adapters_are_listed_and_opened_by_name(void **state)
+{
+	struct sockaddr_storage at[2];
+	struct flue_adapter_info info = FLUE_ATTR(struct flue_adapter_info);
+	struct flue_open_attr attr = FLUE_ATTR(struct flue_open_attr);
+	struct flue_caps caps = FLUE_ATTR(struct flue_caps);
+	struct flue_adapter *a;
+	uint32_t first = 0;
+
+	while (flue_adapter_info(first, &info, NULL) && strcmp(info.provider, "fake"))
+		first++;
+	assert_true(first >= 1); /* the built-in provider comes before */
+	for (uint32_t i = 0; i < FAKE_ADAPTERS; i++) {
+		memset(at, 0x5a, sizeof(at));
+		info.addresses = at;
+		info.max_addresses = 1;
+		assert_true(flue_adapter_info(first + i, &info, &caps));
+		assert_string_equal(info.provider, "fake");
+		assert_string_equal(info.name, i ? "fake1" : "fake0");
+		assert_string_equal(info.interface, i ? "if1" : "if0");
+		assert_int_equal(info.ports, i + 1);
+		assert_int_equal(info.n_addresses, 2);
+		assert_memory_equal(&at[0], fake_address(), sizeof(struct sockaddr_in));
+		assert_int_equal(at[1].ss_family, 0x5a5a);
+		assert_int_equal(caps.max_sq_depth, i ? 512 : 1024);
+		assert_string_equal(caps.provider, "fake");
+		assert_string_equal(caps.adapter, info.name);
+		attr.provider = i ? "fake" : NULL;
+		attr.name = info.name;
+		a = flue_open(&attr);
+		assert_non_null(a);
+		assert_string_equal(fake.adapter->name, info.name);
+		assert_int_equal(a->caps->max_sq_depth, caps.max_sq_depth);
+		assert_true(flue_close(a));
+	}
+	info.addresses = NULL;
+	assert_true(flue_adapter_info(first, &info, NULL));
+	assert_int_equal(info.n_addresses, 0);
+	assert_fails(flue_adapter_info(first + FAKE_ADAPTERS, &info, &caps), ENOENT);
+	assert_fails(flue_adapter_info(0, NULL, &caps), EINVAL);
+	caps.size = 8;
+	assert_fails(flue_adapter_info(0, &info, &caps), EINVAL);
+	info.size = 8;
+	assert_fails(flue_adapter_info(0, &info, NULL), EINVAL);
+	/* Without a name the provider's first. */
+	a = fake_open(NULL, 0);
+	assert_string_equal(a->caps->adapter, "fake0");
+	assert_true(flue_close(a));
+	attr.name = "fake2";
+	assert_fails(flue_open(&attr), ENODEV);
+	attr.provider = NULL;
+	assert_fails(flue_open(&attr), ENODEV);
+	attr.provider = "soft";
+	attr.name = "fake0";
+	assert_fails(flue_open(&attr), ENODEV);
 }
 
 static void open_refuses_bad_arguments(void **state)
@@ -406,6 +463,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(open_shows_processors_and_capabilities, reset), /* RD-6 */
+		cmocka_unit_test_setup(adapters_are_listed_and_opened_by_name, reset),
 		cmocka_unit_test_setup(open_refuses_bad_arguments, reset),
 		cmocka_unit_test_setup(open_passes_on_what_the_provider_says, reset),
 		cmocka_unit_test_setup(parents_with_children_refuse_destruction, reset), /* RD-1 */

@@ -2,6 +2,7 @@
 /* See fake_priv.h. */
 #include <arpa/inet.h>
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -71,10 +72,19 @@ static int drop(int rc, void *handle, struct prov_op *op)
 
 /* ---- slots ---- */
 
-static void f_query(struct flue_caps *caps)
+/* Two, of which the second has shorter send queues. */
+static int f_adapter(uint32_t index, struct flue_adapter_info *info, struct flue_caps *caps)
 {
-	memset(caps, 0, sizeof(*caps));
+	if (index >= FAKE_ADAPTERS)
+		return -ENOENT;
+	snprintf(info->name, sizeof(info->name), "fake%u", index);
+	snprintf(info->interface, sizeof(info->interface), "if%u", index);
+	info->ports = index + 1;
+	if (info->addresses && info->max_addresses)
+		memcpy(info->addresses, fake_address(), sizeof(struct sockaddr_in));
+	info->n_addresses = info->addresses ? 2 : 0;
 	caps->max_sq_depth = caps->max_rq_depth = caps->max_srq_depth = caps->max_cq_depth = 1024;
+	caps->max_sq_depth >>= index;
 	caps->max_sge = 4;
 	caps->max_read_sge = 1;
 	caps->max_inline = 64;
@@ -86,6 +96,7 @@ static void f_query(struct flue_caps *caps)
 	caps->features |= fake.no_adopt ? 0 : (uint32_t)FLUE_FEATURE_ADOPT_STREAM;
 	caps->features |= fake.features;
 	caps->features |= fake.no_gang ? 0 : (uint32_t)FLUE_FEATURE_GANG;
+	return 0;
 }
 
 static void note(char what)
@@ -94,17 +105,17 @@ static void note(char what)
 		fake.order[fake.n_order++] = what;
 }
 
-static int f_open(const int *cpus, uint32_t n, const struct prov_upcalls *up,
-		  struct prov_adapter **out)
+static int f_open(const struct prov_open_attr *attr, struct prov_adapter **out)
 {
 	if (fake.rc.open)
 		return fake.rc.open;
 	fake.opens++;
 	fake.adapter = calloc(1, sizeof(*fake.adapter));
-	assert(fake.adapter && n <= 16);
-	fake.adapter->up = up;
-	memcpy(fake.adapter->cpus, cpus, n * sizeof(*cpus));
-	fake.adapter->n_cpus = n;
+	assert(fake.adapter && attr->n_cpus <= 16);
+	snprintf(fake.adapter->name, sizeof(fake.adapter->name), "%s", attr->name);
+	fake.adapter->up = attr->up;
+	memcpy(fake.adapter->cpus, attr->cpus, attr->n_cpus * sizeof(*attr->cpus));
+	fake.adapter->n_cpus = attr->n_cpus;
 	*out = fake.adapter;
 	return 0;
 }
@@ -511,7 +522,7 @@ static const struct prov_ops fake_provider = {
 	.size = sizeof(fake_provider),
 	.name = "fake",
 	.description = "answers as the test says",
-	.query = f_query,
+	.adapter = f_adapter,
 	.open = f_open,
 	.close = f_close,
 	.set_completion_handler = f_handler,

@@ -12,7 +12,8 @@
 #define FAKE_LOG  256
 #define FAKE_PORT 0x1234 /* as it stands in the address */
 /* An rkey has this bit, an lkey has not: who takes one for the other is stopped at the next post. */
-#define FAKE_RKEY 0x80000000u
+#define FAKE_RKEY     0x80000000u
+#define FAKE_ADAPTERS 2
 
 /* A call that must fail, and its errno. The test includes cmocka.h. */
 #define assert_fails(call, error)               \
@@ -23,6 +24,7 @@
 	} while (0)
 
 struct prov_adapter {
+	char name[32];
 	const struct prov_upcalls *up;
 	int cpus[16];
 	uint32_t n_cpus;

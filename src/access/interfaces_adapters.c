@@ -20,7 +20,7 @@ static int copy_attr(struct if_adapters *l, const struct flue_open_attr *from)
 {
 	size_t size;
 	int rc = acc_attr_copy(&l->attr, sizeof(l->attr), from,
-			       ACC_ATTR_SIZE(struct flue_open_attr, choose_arg));
+			       ACC_ATTR_SIZE(struct flue_open_attr, name));
 
 	if (rc || l->attr.balance >= FLUE_BALANCE_NPOLICIES || (l->attr.n_cpus && !l->attr.cpus))
 		return -EINVAL;
@@ -31,6 +31,12 @@ static int copy_attr(struct if_adapters *l, const struct flue_open_attr *from)
 		l->attr.provider = l->provider;
 		if (!provider_find(l->provider))
 			return -ENOENT;
+	}
+	if (l->attr.name) {
+		l->name = strdup(l->attr.name);
+		if (!l->name)
+			return -ENOMEM;
+		l->attr.name = l->name;
 	}
 	if (l->attr.cpus) {
 		size = l->attr.n_cpus * sizeof(*l->cpus);
@@ -170,4 +176,5 @@ void if_adapters_fini(struct if_adapters *l)
 	pthread_mutex_unlock(&l->lock);
 	free(l->cpus);
 	free(l->provider);
+	free(l->name);
 }

@@ -29,13 +29,12 @@ static const struct fake_address lo4 = { 1, "127.0.0.1", 8, 0 };
 static struct prov_ops counted;
 static atomic_int opened, closed, refuse;
 
-static int count_open(const int *cpus, uint32_t n, const struct prov_upcalls *up,
-		      struct prov_adapter **out)
+static int count_open(const struct prov_open_attr *attr, struct prov_adapter **out)
 {
 	if (atomic_load(&refuse))
 		return -atomic_load(&refuse);
 	atomic_fetch_add(&opened, 1);
-	return soft_provider.open(cpus, n, up, out);
+	return soft_provider.open(attr, out);
 }
 
 static void count_close(struct prov_adapter *a)
@@ -51,10 +50,11 @@ static void open_watch(flue_interface_fn fn)
 {
 	struct flue_interface_watch_attr attr = FLUE_ATTR(struct flue_interface_watch_attr);
 	struct flue_open_attr open = FLUE_ATTR(struct flue_open_attr);
-	char name[] = "counted";
+	char name[] = "counted", adapter[] = "flue0";
 	int cpus[] = { cpu };
 
 	open.provider = name;
+	open.name = adapter;
 	open.cpus = cpus;
 	open.n_cpus = 1;
 	attr.on_notice = fn;
@@ -63,6 +63,7 @@ static void open_watch(flue_interface_fn fn)
 	assert_non_null(watch);
 	/* All was copied. */
 	memset(name, 'x', sizeof(name));
+	memset(adapter, 'x', sizeof(adapter));
 	memset(cpus, 0xff, sizeof(cpus));
 	memset(&open, 0xff, sizeof(open));
 }
@@ -136,7 +137,7 @@ static void interface_that_is_up_has_an_adapter(void **state)
 	open_watch(NULL);
 	a = existing();
 	/* As asked for, with a handler for each processor (CH-2). */
-	assert_string_equal(a->caps->provider, "soft");
+	assert_string_equal(a->caps->provider, "counted");
 	assert_int_equal(a->n_cpus, 1);
 	assert_int_equal(a->cpus[0], cpu);
 	cq = flue_create_cq(a, 8);

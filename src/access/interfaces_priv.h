@@ -131,8 +131,8 @@ int if_table_next(struct if_table *t, uint32_t *notice, const struct flue_interf
 struct if_adapters {
 	bool wanted, leaving; /* leaving: some wait to be closed */
 	struct flue_open_attr attr;
-	char *provider; /* of attr */
-	int *cpus;      /* of attr */
+	char *provider, *name; /* of attr */
+	int *cpus;             /* of attr */
 	/* The list, and all that is done to its adapters: who attends and who destroys the watch. */
 	pthread_mutex_t lock;
 	SLIST_HEAD(, if_adapter) all;

@@ -73,7 +73,7 @@ int provider_register(const struct prov_ops *ops)
 #define SLOTS(X)                  \
 	X(name)                   \
 	X(description)            \
-	X(query)                  \
+	X(adapter)                \
 	X(open)                   \
 	X(close)                  \
 	X(set_completion_handler) \

@@ -147,16 +147,26 @@ struct prov_adoption {
 	int result; /* out: what adopt_stream() would have returned */
 };
 
+struct prov_open_attr {
+	const char *name; /* as adapter() told it */
+	const int *cpus;  /* the participating processors */
+	uint32_t n_cpus;
+	const struct prov_upcalls *up;
+};
+
 struct prov_ops {
 	size_t size;
 	const char *name, *description;
 
-	/* Capabilities without opening. Never fails. */
-	void (*query)(struct flue_caps *caps);
+	/*
+	 * Describe adapter number `index` without opening it: -ENOENT past the last. Both are zeroed but
+	 * for the fields that ask for addresses; caps->adapter and provider are not the provider's to fill.
+	 * Any of them may be gone the next moment.
+	 */
+	int (*adapter)(uint32_t index, struct flue_adapter_info *info, struct flue_caps *caps);
 
-	/* One logical RNIC. cpus: the participating processors. -ENOMEM, -EMFILE. */
-	int (*open)(const int *cpus, uint32_t n_cpus, const struct prov_upcalls *up,
-		    struct prov_adapter **out);
+	/* One logical RNIC. -ENODEV: none of that name, -ENOMEM, -EMFILE. */
+	int (*open)(const struct prov_open_attr *attr, struct prov_adapter **out);
 	/* No children are left. Returns when no thread of the adapter runs any more. */
 	void (*close)(struct prov_adapter *a);
 

@@ -23,7 +23,7 @@ static struct prov_ops full_table(const char *name)
 {
 	struct prov_ops ops = { .size = sizeof(ops), .name = name, .description = "a test's" };
 	void *(*fn)(void) = anything;
-	uint8_t *slot = (uint8_t *)&ops + offsetof(struct prov_ops, query);
+	uint8_t *slot = (uint8_t *)&ops + offsetof(struct prov_ops, adapter);
 
 	for (; slot < (uint8_t *)(&ops + 1); slot += sizeof(fn))
 		memcpy(slot, &fn, sizeof(fn));
@@ -39,8 +39,8 @@ static void provider_table_names_its_first_empty_slot(void **state)
 	assert_string_equal(provider_empty_slot(&ops), "adopt_stream");
 	ops.poll = NULL;
 	assert_string_equal(provider_empty_slot(&ops), "poll");
-	ops.query = NULL;
-	assert_string_equal(provider_empty_slot(&ops), "query");
+	ops.adapter = NULL;
+	assert_string_equal(provider_empty_slot(&ops), "adapter");
 }
 
 static void provider_built_in_tables_have_no_empty_slot(void **state)
@@ -118,6 +118,38 @@ static void provider_stubs_answer_that_it_cannot_be_done(void **state)
 	assert_int_equal(prov_no_destroy_ah(NULL, NULL), -EOPNOTSUPP);
 }
 
+static void soft_provider_has_one_adapter_with_the_addresses_of_all_interfaces(void **state)
+{
+	const struct prov_ops *soft = provider_find("soft");
+	struct sockaddr_storage at[64], one;
+	struct flue_adapter_info info = { .addresses = at, .max_addresses = 64 };
+	struct prov_open_attr open = { .name = "flue1" };
+	struct flue_caps caps = { 0 };
+	struct prov_adapter *a;
+	bool loopback = false;
+
+	assert_int_equal(soft->adapter(0, &info, &caps), 0);
+	assert_string_equal(info.name, "flue0");
+	assert_true(caps.max_qp && info.ports == 1);
+	for (uint32_t i = 0; i < info.n_addresses && i < 64; i++) {
+		const struct sockaddr_in *in = (const struct sockaddr_in *)&at[i];
+
+		assert_true(at[i].ss_family == AF_INET || at[i].ss_family == AF_INET6);
+		loopback |= at[i].ss_family == AF_INET &&
+			    in->sin_addr.s_addr == htonl(INADDR_LOOPBACK);
+	}
+	assert_true(loopback);
+	/* No more than there is room for. */
+	memset(&one, 0x5a, sizeof(one));
+	at[0] = one;
+	info.max_addresses = 0;
+	assert_int_equal(soft->adapter(0, &info, &caps), 0);
+	assert_true(info.n_addresses >= 1);
+	assert_memory_equal(&at[0], &one, sizeof(one));
+	assert_int_equal(soft->adapter(1, &info, &caps), -ENOENT);
+	assert_int_equal(soft->open(&open, &a), -ENODEV);
+}
+
 static void nothing(void *cq_owner, void *arg)
 {
 }
@@ -130,8 +162,9 @@ static void soft_provider_refuses_a_handler_that_is_not_there(void **state)
 	struct prov_adapter *a;
 	struct prov_cq *cq;
 	int cpu = 0;
+	struct prov_open_attr open = { "flue0", &cpu, 1, &up };
 
-	assert_int_equal(soft->open(&cpu, 1, &up, &a), 0);
+	assert_int_equal(soft->open(&open, &a), 0);
 	assert_int_equal(soft->set_completion_handler(a, 4711, nothing, NULL), -EINVAL);
 	assert_int_equal(soft->create_cq(a, &attr, &cq, NULL), -EINVAL);
 	attr.handler = soft->set_completion_handler(a, cpu, nothing, NULL);
@@ -162,11 +195,12 @@ static void soft_provider_refuses_a_second_connect(void **state)
 	struct prov_adapter *a;
 	struct prov_qp *q;
 	int cpu = 0, silent = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	struct prov_open_attr open = { "flue0", &cpu, 1, &up };
 
 	assert_int_equal(bind(silent, (struct sockaddr *)&at, sizeof(at)), 0);
 	assert_int_equal(listen(silent, 4), 0);
 	assert_int_equal(getsockname(silent, (struct sockaddr *)&at, &len), 0);
-	assert_int_equal(soft->open(&cpu, 1, &up, &a), 0);
+	assert_int_equal(soft->open(&open, &a), 0);
 	cq.handler = soft->set_completion_handler(a, cpu, nothing, NULL);
 	assert_int_equal(soft->create_cq(a, &cq, &qp.send_cq, NULL), 0);
 	assert_int_equal(soft->create_pd(a, &qp.pd, NULL), 0);
@@ -195,6 +229,8 @@ int main(void)
 		cmocka_unit_test(provider_is_refused_when_its_table_is_not_whole),
 		cmocka_unit_test(provider_is_refused_when_the_registry_is_full),
 		cmocka_unit_test(provider_stubs_answer_that_it_cannot_be_done),
+		cmocka_unit_test(
+			soft_provider_has_one_adapter_with_the_addresses_of_all_interfaces),
 		cmocka_unit_test(soft_provider_refuses_a_handler_that_is_not_there),
 		cmocka_unit_test(soft_provider_refuses_a_second_connect),
 	};

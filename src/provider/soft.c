@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* The provider "soft": the software RNIC behind the provider interface. Answers everything at once. */
 #include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,12 +49,37 @@ HANDLE(cep, prov_request, cep)
 
 /* ---- adapter ---- */
 
-static void soft_query(struct flue_caps *c)
+/* Connections go wherever the kernel's TCP goes. */
+#define ADAPTER "flue0"
+
+static bool is_ip(const struct ifaddrs *at)
 {
-	memset(c, 0, sizeof(*c));
-	c->size = sizeof(*c);
-	strcpy(c->provider, "soft");
-	strcpy(c->adapter, "flue0");
+	return at->ifa_addr && at->ifa_flags & IFF_UP &&
+	       (at->ifa_addr->sa_family == AF_INET || at->ifa_addr->sa_family == AF_INET6);
+}
+
+static void find_addresses(struct flue_adapter_info *info)
+{
+	struct ifaddrs *all, *at;
+
+	if (getifaddrs(&all))
+		return;
+	for (at = all; at; at = at->ifa_next) {
+		bool v4;
+
+		if (!is_ip(at))
+			continue;
+		v4 = at->ifa_addr->sa_family == AF_INET;
+		if (info->n_addresses < info->max_addresses)
+			memcpy(&info->addresses[info->n_addresses], at->ifa_addr,
+			       v4 ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
+		info->n_addresses++;
+	}
+	freeifaddrs(all);
+}
+
+static void tell_caps(struct flue_caps *c)
+{
 	/* Objects without a table of their own are bounded by memory alone. */
 	c->max_qp = c->max_cq = c->max_pd = c->max_srq = 1u << 24;
 	c->max_mr = c->max_mw = RNIC_MAX_MR;
@@ -68,6 +96,19 @@ static void soft_query(struct flue_caps *c)
 		      FLUE_FEATURE_WINDOWS | FLUE_FEATURE_REMOTE_INVALIDATE |
 		      FLUE_FEATURE_CQ_RESIZE | FLUE_FEATURE_MARKERS | FLUE_FEATURE_ADOPT_STREAM |
 		      FLUE_FEATURE_GANG | FLUE_FEATURE_IOVA;
+}
+
+static int soft_adapter(uint32_t index, struct flue_adapter_info *info, struct flue_caps *caps)
+{
+	if (index)
+		return -ENOENT;
+	strcpy(info->name, ADAPTER);
+	info->ports = 1;
+	info->n_addresses = 0;
+	if (info->addresses)
+		find_addresses(info);
+	tell_caps(caps);
+	return 0;
 }
 
 static void up_qp_event(void *ctx, void *owner, const struct flue_event *ev,
@@ -120,20 +161,22 @@ static const struct rnic_upcalls upcalls = {
 	.request = up_request,
 };
 
-static int soft_open(const int *cpus, uint32_t n, const struct prov_upcalls *up,
-		     struct prov_adapter **out)
+static int soft_open(const struct prov_open_attr *attr, struct prov_adapter **out)
 {
-	struct soft *s = calloc(1, sizeof(*s));
+	struct soft *s;
 	int rc;
 
+	if (strcmp(attr->name, ADAPTER))
+		return -ENODEV;
+	s = calloc(1, sizeof(*s));
 	if (!s)
 		return -ENOMEM;
-	rc = rnic_open(cpus, n, &upcalls, s, &s->rnic);
+	rc = rnic_open(attr->cpus, attr->n_cpus, &upcalls, s, &s->rnic);
 	if (rc) {
 		free(s);
 		return rc;
 	}
-	s->up = up;
+	s->up = attr->up;
 	pthread_mutex_init(&s->lock, NULL);
 	*out = (struct prov_adapter *)s;
 	return 0;
@@ -511,7 +554,7 @@ const struct prov_ops soft_provider = {
 	.size = sizeof(struct prov_ops),
 	.name = "soft",
 	.description = "software RNIC: iWARP (MPA, DDP, RDMAP) on kernel TCP",
-	.query = soft_query,
+	.adapter = soft_adapter,
 	.open = soft_open,
 	.close = soft_close,
 	.set_completion_handler = soft_set_handler,

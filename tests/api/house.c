@@ -91,6 +91,8 @@ void house_make(void)
 		attr.cpus = first;
 		attr.n_cpus = 1;
 	}
+	if (one_in(3))
+		attr.name = "flue0";
 	h->adapter = CALL(flue_open(one_in(4) ? NULL : &attr));
 	if (!h->adapter) {
 		may_fail_with("flue_open", 0);

@@ -257,13 +257,17 @@ void srq_forget(struct srqx *x, uint32_t messages)
 void op_names(void)
 {
 	struct flue_provider_info info = FLUE_ATTR(struct flue_provider_info);
+	struct flue_adapter_info adapter = FLUE_ATTR(struct flue_adapter_info);
+	struct flue_caps caps = FLUE_ATTR(struct flue_caps);
 
 	must(*flue_wc_status_name(draw(20)) && *flue_qp_state_name(draw(20)));
 	must(*flue_event_name(draw(20)) && *flue_close_reason_name(draw(20)));
 	must(*flue_fault_name(draw(65536)) && *flue_socket_state_name(draw(9)));
 	must(*flue_offload_state_name(draw(9)) && *flue_reserve_reason_name(draw(12)));
 	must(*flue_version());
-	must(flue_provider_info(0, &info) && info.caps.max_qp);
+	must(flue_provider_info(0, &info) && info.n_adapters);
+	must(flue_adapter_info(0, &adapter, &caps) && caps.max_qp);
+	must(!flue_adapter_info(1000, &adapter, NULL) && errno == ENOENT);
 	must(!flue_provider_info(1000, &info) && errno == ENOENT);
 }
 

@@ -133,7 +133,10 @@ static void odd_open(void)
 
 	attr.provider = "none of that name";
 	REFUSED(ENOENT, flue_open(&attr));
-	attr.provider = NULL;
+	attr.provider = draw(2) ? NULL : "soft";
+	attr.name = "flue77";
+	REFUSED(ENODEV, flue_open(&attr));
+	attr.provider = attr.name = NULL;
 	attr.balance = 77;
 	REFUSED(EINVAL, flue_open(&attr));
 	attr.balance = 0;

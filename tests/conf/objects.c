@@ -22,15 +22,29 @@ static void provider_fills_every_slot(void **state)
 	assert_int_equal(ops()->size, sizeof(struct prov_ops));
 }
 
+/* The first adapter of the provider under test. */
+static void find_adapter(struct flue_adapter_info *adapter, struct flue_caps *caps)
+{
+	uint32_t i = 0;
+
+	while (flue_adapter_info(i, adapter, caps) && strcmp(adapter->provider, pair_provider))
+		i++;
+	assert_string_equal(adapter->provider, pair_provider);
+}
+
 static void provider_advertises_every_limit(void **state)
 {
 	struct flue_provider_info info = FLUE_ATTR(struct flue_provider_info);
-	const struct flue_caps *caps = &info.caps;
+	struct flue_adapter_info adapter = FLUE_ATTR(struct flue_adapter_info);
+	struct flue_caps all = FLUE_ATTR(struct flue_caps);
+	const struct flue_caps *caps = &all;
 	uint32_t i = 0;
 
 	while (flue_provider_info(i, &info) && strcmp(info.name, pair_provider))
 		i++;
 	assert_string_equal(info.name, pair_provider);
+	assert_true(info.n_adapters >= 1);
+	find_adapter(&adapter, &all);
 	assert_string_equal(caps->provider, pair_provider);
 	assert_true(strlen(info.description) > 0);
 	assert_true(caps->max_qp && caps->max_cq && caps->max_mr && caps->max_pd);
@@ -67,11 +81,12 @@ static void provider_returns_handler_ids_for_its_processors_only(void **state)
 {
 	static const struct prov_upcalls up = { no_event, no_notice, no_notice, no_request };
 	const int cpus[] = { 0 };
+	const struct prov_open_attr attr = { "flue0", cpus, 1, &up };
 	struct prov_adapter *a;
 	int first, second;
 
 	/* Not through the double: it expects the access layer's table of up-calls. */
-	assert_int_equal(soft_provider.open(cpus, 1, &up, &a), 0);
+	assert_int_equal(soft_provider.open(&attr, &a), 0);
 	first = soft_provider.set_completion_handler(a, 0, no_completion, NULL);
 	second = soft_provider.set_completion_handler(a, 0, no_completion, NULL);
 	assert_true(first >= 0);
@@ -84,9 +99,10 @@ static void provider_returns_handler_ids_for_its_processors_only(void **state)
 
 static void slots_of_missing_features_say_so(void **state)
 {
-	struct flue_caps caps;
+	struct flue_adapter_info info = { 0 };
+	struct flue_caps caps = { 0 };
 
-	ops()->query(&caps);
+	assert_int_equal(ops()->adapter(0, &info, &caps), 0);
 	if (!(caps.features & FLUE_FEATURE_ADOPT_STREAM))
 		assert_int_equal(ops()->adopt_stream(NULL, NULL, NULL), -EOPNOTSUPP);
 	if (!(caps.features & FLUE_FEATURE_GANG))

@@ -450,18 +450,19 @@ static int patience_result(struct patience *p, int rc)
 
 /* ---- slots ---- */
 
-static void f_query(struct flue_caps *caps)
+static int f_adapter(uint32_t index, struct flue_adapter_info *info, struct flue_caps *caps)
 {
-	inner->query(caps);
-	strcpy(caps->provider, "faulty");
+	return inner->adapter(index, info, caps);
 }
 
-static int f_open(const int *cpus, uint32_t n_cpus, const struct prov_upcalls *up,
-		  struct prov_adapter **out)
+static int f_open(const struct prov_open_attr *attr, struct prov_adapter **out)
 {
+	struct prov_open_attr mine = *attr;
+
 	/* The access layer has one table for all adapters. */
-	outer_up = up;
-	DIRECT(open, (cpus, n_cpus, &upcalls, out));
+	outer_up = attr->up;
+	mine.up = &upcalls;
+	DIRECT(open, (&mine, out));
 }
 
 static void f_close(struct prov_adapter *a)
@@ -772,7 +773,7 @@ static const struct prov_ops faulty_provider = {
 	.size = sizeof(faulty_provider),
 	.name = "faulty",
 	.description = "another provider with planned faults",
-	.query = f_query,
+	.adapter = f_adapter,
 	.close = f_close,
 	FAULTY_CONTROL_SLOTS(SLOT) FAULTY_OTHER_SLOTS(SLOT)
 };
