@@ -66,7 +66,11 @@ static const struct {
 	LIMIT(max_ord, "outbound reads at once"),
 	LIMIT(max_mr_length, "bytes in a region"),
 	LIMIT(max_message, "bytes in a message"),
-	LIMIT(max_private_data, "bytes of private data"),
+	LIMIT(max_private_data, "bytes of private data from a peer"),
+	LIMIT(max_private_request, "bytes of private data to send"),
+	LIMIT(max_private_reply, "bytes of private data to answer"),
+	LIMIT(max_private_reject, "bytes of private data to reject with"),
+	LIMIT(max_private_rev1, "bytes of each with MPA revision 1"),
 };
 
 #define N_LIMITS (sizeof(limits) / sizeof(limits[0]))

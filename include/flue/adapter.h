@@ -27,8 +27,11 @@ struct flue_caps {
 	uint32_t max_sge, max_read_sge, max_inline;
 	uint32_t max_ird, max_ord;
 	uint64_t max_mr_length, max_message;
-	uint32_t max_private_data;
-	uint32_t features; /* FLUE_FEATURE_* */
+	uint32_t max_private_data; /* octets: the most that a peer can send */
+	/* What can be sent with connect(), accept() and reject(); a request says it for its own answers. */
+	uint32_t max_private_request, max_private_reply, max_private_reject;
+	uint32_t max_private_rev1; /* instead of these: with FLUE_CONN_REV1 */
+	uint32_t features;         /* FLUE_FEATURE_* */
 };
 
 enum flue_feature {

@@ -53,7 +53,7 @@ struct flue_conn_attr {
 	const struct sockaddr *local; /* connect: NULL: the kernel chooses */
 	socklen_t local_len;
 	const void *private_data; /* copied */
-	size_t private_len;       /* up to 508 with revision 2, 512 with revision 1 */
+	size_t private_len;       /* up to caps->max_private_*, or as the request says */
 	uint32_t ird, ord;        /* inbound and outbound Reads; 0: 16 each (use flags for none) */
 	uint32_t flags;           /* enum flue_conn_flags */
 	int timeout_ms;           /* for the whole exchange; 0: 10 s */
@@ -113,6 +113,8 @@ struct flue_conn_request {
 	uint32_t peer_ird, peer_ord; /* UINT32_MAX: not said (revision 1) */
 	uint32_t revision;
 	bool peer_to_peer;
+	/* Octets of private data that can go back with accept() and reject(). */
+	uint32_t max_reply, max_reject;
 };
 
 /*

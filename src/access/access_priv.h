@@ -33,8 +33,6 @@
 #include "base/pollset.h"
 #include "provider/provider.h"
 
-#define ACC_MAX_PRIVATE     512  /* MPA revision 1 */
-#define ACC_MAX_PRIVATE_V2  508  /* revision 2 takes four octets for IRD and ORD */
 #define ACC_MARGIN_MS       1000 /* patience beyond a provider's own timers */
 #define ACC_GRACE_MS        100  /* for the up-call that an abort promises */
 #define ACC_EVENTS_PER_CONN 4    /* ACCEPTED, CONNECTED, DISCONNECTED, LAST_RECEIVE */
@@ -381,7 +379,7 @@ struct acc_qp {
 	int outcome;   /* for the blocked caller */
 	uint32_t ends; /* set-ups and connections that ended, and how the last one did: */
 	struct flue_event end;
-	uint8_t private_data[ACC_MAX_PRIVATE];
+	uint8_t private_data[]; /* caps.max_private_data */
 };
 
 static inline struct acc_qp *to_qp(struct flue_qp *qp)
@@ -408,9 +406,11 @@ bool acc_conn_reset(struct flue_qp *qp);
 bool acc_conn_terminate(struct flue_qp *qp);
 /* Up-call. */
 void acc_conn_event(void *qp_owner, const struct flue_event *ev, const struct prov_conn_info *conn);
-/* Copies, checks and defaults; `private_max` depends on the MPA revision. -EINVAL. */
+/* Copies, checks and defaults. -EINVAL. */
 int acc_conn_attr(const struct acc_adapter *a, struct flue_conn_attr *to,
 		  const struct flue_conn_attr *from, size_t private_max);
+/* Octets of private data that can go with these flags where they are `normal` else. */
+size_t acc_private_max(const struct acc_adapter *a, uint32_t conn_flags, uint32_t normal);
 /* The steps of connect() that accept() shares. -EISCONN, -EDEADLK, -ENOMEM. */
 int acc_conn_begin(struct acc_qp *qp, const struct flue_conn_attr *attr, const void *private_data,
 		   size_t private_len);
@@ -433,7 +433,7 @@ struct acc_request {
 	struct flue_conn_request pub;
 	struct prov_request *prov;
 	TAILQ_ENTRY(acc_request) link;
-	uint8_t private_data[ACC_MAX_PRIVATE];
+	uint8_t private_data[];
 };
 TAILQ_HEAD(acc_requests, acc_request);
 

@@ -80,8 +80,8 @@ static enum news news_of(uint32_t type)
 
 static void keep_private_data(struct acc_qp *qp, const void *data, size_t length)
 {
-	if (length > sizeof(qp->private_data))
-		length = sizeof(qp->private_data);
+	if (length > qp->source.adapter->caps.max_private_data)
+		length = qp->source.adapter->caps.max_private_data;
 	if (length)
 		memcpy(qp->private_data, data, length);
 	qp->pub.private_data = length ? qp->private_data : NULL;
@@ -206,13 +206,16 @@ void acc_conn_event(void *qp_owner, const struct flue_event *ev, const struct pr
 
 /* ---- set-up ---- */
 
+size_t acc_private_max(const struct acc_adapter *a, uint32_t conn_flags, uint32_t normal)
+{
+	return conn_flags & FLUE_CONN_REV1 ? a->caps.max_private_rev1 : normal;
+}
+
 int acc_conn_attr(const struct acc_adapter *a, struct flue_conn_attr *to,
 		  const struct flue_conn_attr *from, size_t private_max)
 {
 	if (acc_attr_copy(to, sizeof(*to), from, ACC_ATTR_SIZE(struct flue_conn_attr, fpdu_max)))
 		return -EINVAL;
-	if (private_max > a->caps.max_private_data)
-		private_max = a->caps.max_private_data;
 	if (to->private_len > private_max || (to->private_len && !to->private_data))
 		return -EINVAL;
 	if (to->flags & ~ALL_FLAGS || to->timeout_ms < 0)
@@ -326,12 +329,13 @@ bool acc_conn_connect(struct flue_qp *pub, const struct flue_conn_attr *from)
 	CANCEL_HELD;
 	struct acc_qp *qp = to_qp(pub);
 	struct flue_conn_attr attr;
-	size_t private_max;
-	int rc = acc_usable(qp->source.adapter);
+	struct acc_adapter *a = qp->source.adapter;
+	int rc = acc_usable(a);
 
-	private_max = from && from->flags & FLUE_CONN_REV1 ? ACC_MAX_PRIVATE : ACC_MAX_PRIVATE_V2;
 	if (!rc)
-		rc = acc_conn_attr(to_adapter(pub->pd->adapter), &attr, from, private_max);
+		rc = acc_conn_attr(a, &attr, from,
+				   acc_private_max(a, from ? from->flags : 0,
+						   a->caps.max_private_request));
 	if (!rc)
 		rc = acc_check_address(attr.remote, attr.remote_len);
 	if (!rc && attr.local)

@@ -76,18 +76,15 @@ static void connect_refuses_bad_arguments(void **state)
 	assert_fails(qp->ops->connect(qp, &attr), EINVAL);
 	attr = to_peer(0);
 	attr.private_data = data;
-	attr.private_len = 509;
+	attr.private_len = FAKE_REQUEST + 1;
 	assert_fails(qp->ops->connect(qp, &attr), EINVAL);
 	attr = to_peer(0);
 	attr.private_len = 1;
 	assert_fails(qp->ops->connect(qp, &attr), EINVAL);
-	/* An adapter may carry less than a frame has room for. */
-	to_adapter(a)->caps.max_private_data = 4;
-	attr = to_peer(0);
+	attr = to_peer(FLUE_CONN_REV1);
 	attr.private_data = data;
-	attr.private_len = 5;
+	attr.private_len = FAKE_REV1 + 1;
 	assert_fails(qp->ops->connect(qp, &attr), EINVAL);
-	to_adapter(a)->caps.max_private_data = 512;
 	attr = to_peer(1u << 31);
 	assert_fails(qp->ops->connect(qp, &attr), EINVAL);
 	attr = to_peer(0);
@@ -99,7 +96,7 @@ static void connect_refuses_bad_arguments(void **state)
 	assert_fails(qp->ops->connect(qp, NULL), EINVAL);
 	attr = to_peer(FLUE_CONN_REV1 | FLUE_CONN_ASYNC);
 	attr.private_data = data;
-	attr.private_len = 512;
+	attr.private_len = FAKE_REV1;
 	assert_true(qp->ops->connect(qp, &attr));
 	assert_int_equal(fake.qp->conn.timeout_ms, 10000);
 	assert_int_equal(fake.qp->conn.ird, 16);

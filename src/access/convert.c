@@ -13,7 +13,8 @@ int acc_switch_attr(const struct acc_adapter *a, const struct flue_switch_attr *
 		    struct flue_conn_attr *to)
 {
 	struct flue_conn_attr want = FLUE_ATTR(struct flue_conn_attr);
-	bool rev1 = from->conn_flags & FLUE_CONN_REV1;
+	uint32_t most = from->flags & FLUE_SWITCH_RESPONDER ? a->caps.max_private_reply
+							    : a->caps.max_private_request;
 
 	if (from->flags & ~(uint32_t)(FLUE_SWITCH_RESPONDER | FLUE_SWITCH_NO_REQ_REP) ||
 	    from->conn_flags & NO_SWITCH_FLAGS)
@@ -29,7 +30,7 @@ int acc_switch_attr(const struct acc_adapter *a, const struct flue_switch_attr *
 	want.ird = from->ird;
 	want.ord = from->ord;
 	want.fpdu_max = from->fpdu_max;
-	return acc_conn_attr(a, to, &want, rev1 ? ACC_MAX_PRIVATE : ACC_MAX_PRIVATE_V2);
+	return acc_conn_attr(a, to, &want, acc_private_max(a, from->conn_flags, most));
 }
 
 int acc_conn_adopt(struct acc_qp *qp, const struct prov_stream *stream,

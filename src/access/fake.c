@@ -90,7 +90,11 @@ static int f_adapter(uint32_t index, struct flue_adapter_info *info, struct flue
 	caps->max_inline = 64;
 	caps->max_ird = caps->max_ord = 32;
 	caps->max_mr_length = UINT64_MAX / 2;
-	caps->max_private_data = 512;
+	caps->max_private_data = FAKE_MOST;
+	caps->max_private_request = FAKE_REQUEST;
+	caps->max_private_reply = FAKE_REPLY;
+	caps->max_private_reject = FAKE_REJECT;
+	caps->max_private_rev1 = FAKE_REV1;
 	caps->features = FLUE_FEATURE_ZERO_BASED | FLUE_FEATURE_IOVA | FLUE_FEATURE_WINDOWS |
 			 FLUE_FEATURE_REMOTE_INVALIDATE;
 	caps->features |= fake.no_adopt ? 0 : (uint32_t)FLUE_FEATURE_ADOPT_STREAM;
@@ -724,6 +728,8 @@ int fake_request(struct flue_listener *l, const void *data, size_t length, uint3
 		.peer_ord = 2,
 		.revision = revision,
 		.peer_to_peer = revision == 2,
+		.max_reply = revision == 1 ? FAKE_REV1 : FAKE_REPLY,
+		.max_reject = revision == 1 ? FAKE_REV1 : FAKE_REJECT,
 	};
 
 	memcpy(&info.peer, fake_address(), sizeof(struct sockaddr_in));

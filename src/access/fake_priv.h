@@ -14,6 +14,12 @@
 /* An rkey has this bit, an lkey has not: who takes one for the other is stopped at the next post. */
 #define FAKE_RKEY     0x80000000u
 #define FAKE_ADAPTERS 2
+/* Octets of private data, all different. */
+#define FAKE_REQUEST 100
+#define FAKE_REPLY   90
+#define FAKE_REJECT  80
+#define FAKE_REV1    120
+#define FAKE_MOST    130
 
 /* A call that must fail, and its errno. The test includes cmocka.h. */
 #define assert_fails(call, error)               \

@@ -35,10 +35,9 @@ static int try_accept(struct acc_request *req, struct flue_qp *qp,
 {
 	struct flue_conn_attr none = FLUE_ATTR(struct flue_conn_attr), attr;
 	struct acc_listener *l = to_listener(req->pub.listener);
-	size_t private_max = req->pub.revision == 1 ? ACC_MAX_PRIVATE : ACC_MAX_PRIVATE_V2;
 	int rc;
 
-	rc = acc_conn_attr(adapter_of(l), &attr, from ? from : &none, private_max);
+	rc = acc_conn_attr(adapter_of(l), &attr, from ? from : &none, req->pub.max_reply);
 	if (!rc && !qp)
 		rc = -EINVAL;
 	if (!rc && qp->pd->adapter != l->pub.adapter)
@@ -72,8 +71,7 @@ static bool request_reject(struct flue_conn_request *pub, const void *data, size
 	CANCEL_HELD;
 	struct acc_request *req = (struct acc_request *)pub;
 	struct acc_listener *l = to_listener(pub->listener);
-	bool fits = length <= (pub->revision == 1 ? ACC_MAX_PRIVATE : ACC_MAX_PRIVATE_V2) &&
-		    length <= adapter_of(l)->caps.max_private_data && (data || !length);
+	bool fits = length <= pub->max_reject && (data || !length);
 	int rc = acc_usable(adapter_of(l));
 
 	if (!rc) {
@@ -93,13 +91,14 @@ static const struct flue_request_ops request_ops = {
 static struct acc_request *new_request(struct acc_listener *l, struct prov_request *prov,
 				       const struct prov_request_info *info)
 {
-	struct acc_request *req = calloc(1, sizeof(*req));
+	struct acc_request *req;
 	size_t length = info->private_len;
 
+	if (length > adapter_of(l)->caps.max_private_data)
+		length = adapter_of(l)->caps.max_private_data;
+	req = calloc(1, sizeof(*req) + length);
 	if (!req)
 		return NULL;
-	if (length > sizeof(req->private_data))
-		length = sizeof(req->private_data);
 	if (length) {
 		memcpy(req->private_data, info->private_data, length);
 		req->pub.private_data = req->private_data;
@@ -114,6 +113,8 @@ static struct acc_request *new_request(struct acc_listener *l, struct prov_reque
 	req->pub.peer_ord = info->peer_ord;
 	req->pub.revision = info->revision;
 	req->pub.peer_to_peer = info->peer_to_peer;
+	req->pub.max_reply = info->max_reply;
+	req->pub.max_reject = info->max_reject;
 	return req;
 }
 

@@ -213,7 +213,7 @@ static void accept_that_fails_uses_the_request_up(void **state)
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(fake_request(l, NULL, 0, 2), 0);
 	attr.private_data = data;
-	attr.private_len = 509;
+	attr.private_len = FAKE_REPLY + 1;
 	req = l->ops->get_request(l, 0);
 	assert_fails(req->ops->accept(req, qp, &attr), EINVAL);
 	assert_int_equal(fake.rejects, 1);
@@ -252,11 +252,11 @@ static void reject_sends_no_data_when_it_is_too_long(void **state)
 	assert_int_equal(fake_request(l, NULL, 0, 2), 0);
 	assert_int_equal(fake_request(l, NULL, 0, 1), 0);
 	req = l->ops->get_request(l, 0);
-	assert_fails(req->ops->reject(req, data, 509), EINVAL);
+	assert_fails(req->ops->reject(req, data, FAKE_REJECT + 1), EINVAL);
 	assert_int_equal(fake.reject_len, 0);
 	req = l->ops->get_request(l, 0);
-	assert_true(req->ops->reject(req, data, 512));
-	assert_int_equal(fake.reject_len, 512);
+	assert_true(req->ops->reject(req, data, FAKE_REV1));
+	assert_int_equal(fake.reject_len, FAKE_REV1);
 }
 
 static void accept_at_once(const struct flue_event *ev, void *arg)

@@ -131,7 +131,7 @@ static int check(const struct flue_pd *pd, const struct flue_qp_attr *attr)
 static struct acc_qp *new_qp(struct flue_pd *pd, const struct flue_qp_attr *attr)
 {
 	struct acc_adapter *a = to_adapter(pd->adapter);
-	struct acc_qp *qp = calloc(1, sizeof(*qp));
+	struct acc_qp *qp = calloc(1, sizeof(*qp) + a->caps.max_private_data);
 
 	if (!qp)
 		return NULL;

@@ -212,27 +212,28 @@ static int keep_switch(struct acc_socket *s, const struct flue_switch_attr *from
 	struct flue_conn_attr want = FLUE_ATTR(struct flue_conn_attr);
 	struct sock_switch *sw = &s->sw;
 	bool raw = from->flags & FLUE_SWITCH_NO_REQ_REP;
-	void *early = NULL;
+	char *octets = NULL;
 	int rc = acc_switch_attr(s->a, from, &want);
 
 	if (rc)
 		return rc;
-	if (from->early_len) {
-		early = malloc(from->early_len);
-		if (!early)
+	if (from->early_len + want.private_len) {
+		octets = malloc(from->early_len + want.private_len);
+		if (!octets)
 			return -ENOMEM;
-		memcpy(early, from->early, from->early_len);
+		if (from->early_len)
+			memcpy(octets, from->early, from->early_len);
+		if (want.private_len)
+			memcpy(octets + from->early_len, want.private_data, want.private_len);
+		want.private_data = octets + from->early_len;
 	}
-	free(sw->early);
-	sw->early = early;
+	free(sw->octets);
+	sw->octets = octets;
 	sw->stream = (struct prov_stream) { .fd = -1,
 					    .initiator = !(from->flags & FLUE_SWITCH_RESPONDER),
 					    .raw = raw,
-					    .early = early,
+					    .early = octets,
 					    .early_len = from->early_len };
-	if (want.private_len)
-		memcpy(sw->private_data, want.private_data, want.private_len);
-	want.private_data = sw->private_data;
 	want.flags |= FLUE_CONN_ASYNC;
 	sw->attr = want;
 	return 0;
@@ -358,7 +359,7 @@ static bool sock_destroy(struct flue_socket *pub)
 	sock_release(s);
 	sock_stags_fini(s);
 	sock_drop_pd(s);
-	free(s->sw.early);
+	free(s->sw.octets);
 	atomic_fetch_sub(&s->a->children, 1);
 	free(s);
 	return true;

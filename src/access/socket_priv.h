@@ -69,8 +69,7 @@ struct sock_cq {
 struct sock_switch {
 	struct prov_stream stream;
 	struct flue_conn_attr attr;
-	uint8_t private_data[ACC_MAX_PRIVATE];
-	void *early;
+	void *octets; /* early ones and private data, which the two point to */
 };
 
 struct acc_socket {

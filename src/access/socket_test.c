@@ -514,7 +514,10 @@ static void switch_refuses_impossible_attributes(void **state)
 	REFUSED(early_len, FLUE_SWITCH_EARLY_MAX + 1);
 #undef REFUSED
 	good.private_data = octets;
-	good.private_len = 509;
+	good.private_len = FAKE_REQUEST + 1;
+	assert_fails(s->ops->switch_mode(s, &good, 1), EINVAL);
+	good.private_len = FAKE_REPLY + 1;
+	good.flags = FLUE_SWITCH_RESPONDER;
 	assert_fails(s->ops->switch_mode(s, &good, 1), EINVAL);
 	good.private_len = 1;
 	good.flags = FLUE_SWITCH_NO_REQ_REP;

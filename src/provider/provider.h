@@ -57,6 +57,7 @@ struct prov_request_info {
 	uint32_t peer_ird, peer_ord; /* UINT32_MAX: not said */
 	uint32_t revision;
 	bool peer_to_peer;
+	uint32_t max_reply, max_reject; /* octets of private data that can go back */
 };
 
 /* Facts about a connection, with ACCEPTED, CONNECTED and CONNECT_FAILED. */

@@ -91,7 +91,9 @@ static void tell_caps(struct flue_caps *c)
 	c->max_ird = c->max_ord = RNIC_MAX_ORD;
 	c->max_mr_length = SIZE_MAX;
 	c->max_message = RNIC_MAX_MESSAGE;
-	c->max_private_data = MPA_PD_MAX;
+	c->max_private_data = c->max_private_rev1 = MPA_PD_MAX;
+	c->max_private_request = c->max_private_reply = c->max_private_reject = MPA_PD_MAX -
+										MPA_ENHANCED_LEN;
 	c->features = FLUE_FEATURE_SRQ | FLUE_FEATURE_ZERO_BASED | FLUE_FEATURE_FAST_REG |
 		      FLUE_FEATURE_WINDOWS | FLUE_FEATURE_REMOTE_INVALIDATE |
 		      FLUE_FEATURE_CQ_RESIZE | FLUE_FEATURE_MARKERS | FLUE_FEATURE_ADOPT_STREAM |
@@ -142,6 +144,7 @@ static void up_srq_limit(void *ctx, void *owner)
 
 static int up_request(void *ctx, void *owner, struct cep *req, const struct rnic_request_info *r)
 {
+	uint32_t room = r->revision == 1 ? MPA_PD_MAX : MPA_PD_MAX - MPA_ENHANCED_LEN;
 	struct prov_request_info info = { .local = r->local,
 					  .peer = r->peer,
 					  .private_data = r->private_data,
@@ -149,7 +152,9 @@ static int up_request(void *ctx, void *owner, struct cep *req, const struct rnic
 					  .peer_ird = r->peer_ird,
 					  .peer_ord = r->peer_ord,
 					  .revision = r->revision,
-					  .peer_to_peer = r->peer_to_peer };
+					  .peer_to_peer = r->peer_to_peer,
+					  .max_reply = room,
+					  .max_reject = room };
 
 	return ((struct soft *)ctx)->up->request(owner, (struct prov_request *)req, &info);
 }

@@ -225,21 +225,25 @@ static void *ask_main(void *arg)
 
 static void rejection_carries_private_data(void **state)
 {
-	static uint8_t data[508];
+	static uint8_t data[4096];
 	struct pair *p = *state;
 	struct asker asker = { .p = p };
 	struct flue_conn_request *req;
+	size_t most = p->b.adapter->caps->max_private_reject;
 	pthread_t thread;
 
-	pair_fill(data, 508, 5);
+	pair_fill(data, sizeof(data), 5);
+	assert_true(most && most <= sizeof(data));
 	assert_int_equal(pthread_create(&thread, NULL, ask_main, &asker), 0);
 	req = next_request(p);
-	assert_ok(req->ops->reject(req, data, 508));
+	assert_int_equal(req->max_reject, most);
+	assert_int_equal(req->max_reply, p->b.adapter->caps->max_private_reply);
+	assert_ok(req->ops->reject(req, data, most));
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	assert_false(asker.ok);
 	assert_int_equal(asker.error, ECONNREFUSED);
-	assert_int_equal(p->a.qp->private_len, 508);
-	assert_memory_equal(p->a.qp->private_data, data, 508);
+	assert_int_equal(p->a.qp->private_len, most);
+	assert_memory_equal(p->a.qp->private_data, data, most);
 	assert_int_equal(flue_qp_state(p->a.qp), FLUE_QP_IDLE);
 	/* The queue pair can try again. */
 	assert_ok(pair_connect(p));
