@@ -50,8 +50,8 @@ static inline void connect_both(void)
 	far_fd = accept4(l, NULL, NULL, SOCK_CLOEXEC);
 	assert_true(far_fd >= 0);
 	close(l);
-	near = sock_add(near_fd, REC_OPEN, MEET_ACTIVE, REC_ASKED);
-	far = sock_add(far_fd, REC_OPEN, MEET_PASSIVE, REC_ASKED);
+	near = sock_add(near_fd, MEET_ACTIVE, REC_ASKED);
+	far = sock_add(far_fd, MEET_PASSIVE, REC_ASKED);
 	assert_true(near && far);
 	ops_create(&near->ops, &want, near);
 	ops_create(&listener, &want, near);

@@ -16,6 +16,7 @@
 #include "sockets/stream/hello.h"
 #include "sockets/switch/ops.h"
 #include "sockets/record/process.h"
+#include "sockets/record/record.h"
 #include "sockets/record/settings.h"
 #include "sockets/record/sock.h"
 #include "sockets/record/tell.h"
@@ -30,11 +31,6 @@
 #define BYTES_LAST  (64u << 20)
 
 static _Atomic int number = -1;
-
-static bool change(struct rec *r, uint32_t from, uint32_t to)
-{
-	return atomic_compare_exchange_strong(&r->state, &from, to);
-}
 
 /* --- is there a lane? */
 
@@ -91,7 +87,7 @@ static int no_peer(struct rec *r)
 	atomic_store_explicit(&r->why, absent(r), memory_order_relaxed);
 	LANE_STORE(r->goal, r->goal < BYTES_AGAIN ? BYTES_AGAIN : r->goal * 16);
 	r->checks = 0;
-	change(r, REC_POSTED, REC_YOUNG);
+	record_step(r, REC_EV_NO_PEER);
 	if (settings.why)
 		tell_absent(r);
 	return -EAGAIN;
@@ -130,7 +126,7 @@ static int look_for_peer(struct rec *r)
 	case MEET_LANE: return met(r);
 	case MEET_NEVER: return refuse(r, reasons[why]);
 	case MEET_POSTED:
-		if (!change(r, REC_YOUNG, REC_POSTED))
+		if (record_step(r, REC_EV_OFFER) == REC_ILLEGAL)
 			meet_withdraw(&r->end);
 		break;
 	case MEET_NOTHING: break;

@@ -33,6 +33,7 @@
 #include "sockets/record/order.h"
 #include "sockets/record/raw.h"
 #include "sockets/record/real.h"
+#include "sockets/record/record.h"
 #include "sockets/record/settings.h"
 #include "sockets/record/sock.h"
 #include "sockets/record/why.h"
@@ -72,12 +73,6 @@ static bool kernel_positions(int fd, uint32_t role, uint64_t *sent, uint64_t *re
 		return true;
 	}
 	return false;
-}
-
-/* States are left by whoever decided on them, and PLAIN never. */
-static bool change(struct rec *r, uint32_t from, uint32_t to)
-{
-	return atomic_compare_exchange_strong(&r->state, &from, to);
 }
 
 /* --- onto the lane */
@@ -134,14 +129,14 @@ static bool attach(struct rec *r, int fd)
 	if (atomic_load(&r->procs) > 1 || !robust_take(&r->rx_lock))
 		return false;
 	/* Said and then looked; counted and then looked, in sock_enter(): one sees the other's. */
-	if (!change(r, REC_AGREED, REC_ATTACH))
+	if (record_step(r, REC_EV_BEGIN) == REC_ILLEGAL)
 		goto out;
 	if (!ended && !is_used_elsewhere(r) &&
 	    kernel_positions(fd, r->end.role, &sent, &received, &ended)) {
 		set_up(r, fd, sent, received);
 		stream_prepare_carrier(r, fd);
 		/* Other threads may use the lane from here on. */
-		ok = change(r, REC_ATTACH, REC_LANE);
+		ok = record_step(r, REC_EV_ATTACHED) != REC_ILLEGAL;
 		if (ok)
 			lane_rx_attach(&r->rx);
 		else
@@ -152,7 +147,7 @@ static bool attach(struct rec *r, int fd)
 	if (ended)
 		atomic_store_explicit(&r->why, WHY_SHUT, memory_order_relaxed);
 	if (!ok)
-		change(r, REC_ATTACH, ended ? REC_PLAIN : REC_AGREED);
+		record_step(r, ended ? REC_EV_TCP : REC_EV_NOT_YET);
 out:
 	robust_give(&r->rx_lock);
 	return ok;
@@ -194,13 +189,11 @@ static bool rules_deny(struct rec *r)
 
 static bool give_up(struct rec *r)
 {
-	uint32_t state = atomic_load(&r->state);
-
-	return (state == REC_YOUNG || state == REC_POSTED) && change(r, state, REC_PLAIN);
+	return record_step(r, REC_EV_REFUSE) != REC_ILLEGAL;
 }
 
 /* Some protocol of the switch has the connection, and there is but one that needs us. */
-static bool take_lane(struct rec *r, int fd, uint32_t from)
+static bool take_lane(struct rec *r, int fd)
 {
 	bool ok = false;
 	int unread = 0;
@@ -210,7 +203,7 @@ static bool take_lane(struct rec *r, int fd, uint32_t from)
 	/* Both ends have the library and will use it: what is sent from here on counts. */
 	if (real(ioctl)(fd, SIOCINQ, &unread) == 0)
 		atomic_fetch_add(&r->rx_before, (uint64_t)unread);
-	if (change(r, from, REC_AGREED))
+	if (record_step(r, REC_EV_AGREE) != REC_ILLEGAL)
 		ok = attach(r, fd);
 	/* Not one that has ended meanwhile. */
 	if (atomic_load(&r->state) != REC_PLAIN &&
@@ -244,7 +237,7 @@ static bool decide(struct rec *r, int fd)
 	if (bound == OPS_NATIVE)
 		give_up(r);
 	else if (bound >= 0)
-		return take_lane(r, fd, atomic_load(&r->state));
+		return take_lane(r, fd);
 	else if (from == REC_YOUNG && atomic_load(&r->state) == REC_POSTED) {
 		r->checks = 0;
 		r->check_at = next_look(r);

@@ -24,7 +24,7 @@
 /* The switch has the first word on a socket of the program's: is there anybody but the native stack for it? */
 static void ask_switch(int fd, const struct ops_want *want)
 {
-	struct rec *r = sock_add(fd, REC_OPEN, MEET_UNKNOWN,
+	struct rec *r = sock_add(fd, MEET_UNKNOWN,
 				 (want->type & SOCK_NONBLOCK ? REC_NONBLOCK : 0) |
 					 (want->flags & OPS_WANT_OFFLOAD ? REC_ASKED : 0));
 
@@ -154,7 +154,7 @@ static int accepted(int listener, int fd, int flags)
 		sock_forget(fd);
 		return fd;
 	}
-	r = sock_add(fd, REC_OPEN, MEET_PASSIVE,
+	r = sock_add(fd, MEET_PASSIVE,
 		     (flags & SOCK_NONBLOCK ? REC_NONBLOCK : 0) | sock_flag(l, REC_ASKED));
 	if (!r || atomic_load(&r->state) == REC_PLAIN)
 		return fd;

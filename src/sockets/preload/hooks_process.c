@@ -15,6 +15,7 @@
 #include "sockets/preload/hook.h"
 #include "sockets/preload/report.h"
 #include "sockets/preload/fork.h"
+#include "sockets/record/record.h"
 #include "sockets/record/why.h"
 
 /* --- other programs */
@@ -324,7 +325,7 @@ static void back_to_tcp(int fd, struct rec *r, void *arg)
 	(void)arg;
 	if (atomic_load(&r->state) == REC_POSTED) {
 		meet_withdraw(&r->end);
-		atomic_store(&r->state, REC_YOUNG);
+		record_step(r, REC_EV_NO_PEER);
 	} else if (atomic_load(&r->state) >= REC_AGREED) {
 		sock_pin(r, fd, why_act(WHY_ACT_SECCOMP));
 	}

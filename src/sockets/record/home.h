@@ -16,6 +16,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "base/fsm.h"
 #include "base/robust.h"
 #include "channel/lane.h"
 #include "channel/meet.h"
@@ -36,16 +37,12 @@ enum why {
 	WHY_COUNT
 };
 
-enum rec_state {
-	REC_FREE,
-	REC_OPEN,   /* a socket, not connected as far as we know */
-	REC_YOUNG,  /* connected; not eligible yet */
-	REC_POSTED, /* our offer stands on the notice board */
-	REC_AGREED, /* a lane is ours, but some call is still in the kernel */
-	REC_ATTACH, /* a thread steps onto it, with both locks: no call may begin now */
-	REC_LANE,   /* the lane's words decide */
-	REC_PLAIN,  /* TCP for good */
-};
+/* clang-format off */
+#define REC_STATES(X, p) \
+	X(p, FREE) X(p, OPEN) X(p, YOUNG) X(p, POSTED) X(p, AGREED) X(p, ATTACH) X(p, LANE) X(p, PLAIN)
+/* clang-format on */
+/* What they mean, and how one leads to another: record_fsm.def. */
+FSM_STATES(rec_state, REC_STATES, REC_);
 
 enum rec_flag {
 	REC_NONBLOCK = 1 << 0, /* O_NONBLOCK, as far as we saw */

@@ -5,6 +5,31 @@
 
 #include "sockets/record/above.h"
 
+#define FSM             record_fsm
+#define FSM_NAME        "record"
+#define FSM_ROWS        "sockets/record/record_fsm.def"
+#define FSM_STRICT      false
+#define FSM_STATE_LIST  REC_STATES
+#define FSM_EVENT_LIST  REC_EVENTS
+#define FSM_ACTION_LIST REC_ACTIONS
+#define FSM_STATE(n)    REC_##n
+#define FSM_EVENT(n)    REC_EV_##n
+#define FSM_ACTION(n)   REC_ACT_##n
+enum { REC_ACT_NACTIONS = 0 };
+#include "base/fsm_table.def"
+
+uint32_t record_step(struct rec *r, enum rec_event e)
+{
+	uint32_t state = atomic_load(&r->state);
+	struct fsm_edge edge;
+
+	do
+		edge = fsm_look(&record_fsm, state, e);
+	while (edge.next != REC_ILLEGAL &&
+	       !atomic_compare_exchange_weak(&r->state, &state, edge.next));
+	return edge.next == REC_ILLEGAL ? REC_ILLEGAL : state;
+}
+
 /* In words: somebody may still look. */
 static void clear(void *from, size_t size)
 {
@@ -31,7 +56,7 @@ void record_free(struct rec *r)
 {
 	struct home *h = r->home;
 
-	atomic_store_explicit(&r->state, REC_FREE, memory_order_release);
+	record_step(r, REC_EV_CLOSE);
 	if (h)
 		atomic_fetch_sub(&h->used, 1);
 }

@@ -134,8 +134,6 @@ static struct rec *new_record(struct home *h)
 	for (uint32_t i = 0; i < records; i++) {
 		uint32_t n = atomic_fetch_add_explicit(&next, 1, memory_order_relaxed) % records;
 		struct rec *r = family_rec(h, n);
-		uint32_t free = REC_FREE;
-
 		if (n > 2 * atomic_load(&h->used) + 16) {
 			atomic_store(&next, 0);
 			continue;
@@ -145,8 +143,7 @@ static struct rec *new_record(struct home *h)
 			records = family_reach(h, n);
 			r = n < records ? family_rec(h, n) : NULL;
 		}
-		if (r && !is_kept(h, n) &&
-		    atomic_compare_exchange_strong(&r->state, &free, REC_OPEN)) {
+		if (r && !is_kept(h, n) && record_step(r, REC_EV_ADD) == REC_FREE) {
 			atomic_fetch_add(&h->used, 1);
 			LANE_STORE(r->number, n);
 			if (n >= atomic_load(&h->high))
@@ -208,7 +205,7 @@ static void enter_unknown(int fd)
 		atomic_compare_exchange_strong(&e->rec, &(struct rec *) { NULL }, SOCK_OTHER);
 }
 
-static struct rec *add(int fd, uint32_t state, uint32_t role, uint32_t flags)
+static struct rec *add(int fd, uint32_t role, uint32_t flags)
 {
 	struct home *h;
 	struct rec *r;
@@ -234,31 +231,28 @@ static struct rec *add(int fd, uint32_t state, uint32_t role, uint32_t flags)
 	atomic_store(&sock_keeping(r)->numbers, 1);
 	if (fd <= STDERR_FILENO || settings.uring) {
 		r->why = settings.uring ? WHY_URING : WHY_LOW;
-		state = REC_PLAIN;
+		record_step(r, REC_EV_TCP);
 	}
-	atomic_store_explicit(&r->state, state, memory_order_release);
 	note_late(sock_keeping(r));
 	enter(fd, r);
 	errno = saved;
 	return r;
 }
 
-struct rec *sock_add(int fd, uint32_t state, uint32_t role, uint32_t flags)
+struct rec *sock_add(int fd, uint32_t role, uint32_t flags)
 {
 	struct rec *r;
 
 	change_begins();
-	r = add(fd, state, role, flags);
+	r = add(fd, role, flags);
 	change_ends();
 	return r;
 }
 
 void sock_connected(struct rec *r)
 {
-	uint32_t open = REC_OPEN;
-
 	if (!sock_flag(r, REC_LISTEN))
-		atomic_compare_exchange_strong(&r->state, &open, REC_YOUNG);
+		record_step(r, REC_EV_CONNECT);
 }
 
 void sock_look_connected(struct rec *r, int fd)
@@ -277,7 +271,6 @@ void sock_look_connected(struct rec *r, int fd)
 bool sock_identify(struct rec *r, int fd)
 {
 	socklen_t size = sizeof(r->end.cookie);
-	uint32_t young = REC_YOUNG;
 
 	if (sock_flag(r, REC_NAMED))
 		return true;
@@ -288,7 +281,7 @@ bool sock_identify(struct rec *r, int fd)
 	    r->end.self.sin6_port == r->end.peer.sin6_port) {
 		r->why = why_act(WHY_ACT_SELF);
 		ops_step_down(&r->ops);
-		atomic_compare_exchange_strong(&r->state, &young, REC_PLAIN);
+		record_step(r, REC_EV_REFUSE);
 		return false;
 	}
 	atomic_fetch_or(&r->flags, REC_NAMED);
@@ -389,7 +382,7 @@ static struct rec *add_unseen(int fd, int domain, bool listens)
 		sock_release(r);
 		return r;
 	}
-	r = sock_add(fd, REC_OPEN, MEET_UNKNOWN,
+	r = sock_add(fd, MEET_UNKNOWN,
 		     (flags > 0 && flags & O_NONBLOCK ? REC_NONBLOCK : 0) |
 			     (listens ? REC_LISTEN : 0));
 	if (r && atomic_load(&r->state) == REC_OPEN) {
@@ -620,7 +613,7 @@ static bool outwait_attach(struct rec *r)
 bool sock_enter(struct rec *r)
 {
 	for (;;) {
-		uint32_t state = atomic_load(&r->state), attach = REC_ATTACH;
+		uint32_t state = atomic_load(&r->state);
 
 		if (state == REC_LANE)
 			return false;
@@ -629,8 +622,7 @@ bool sock_enter(struct rec *r)
 		if (state != REC_LANE && state != REC_ATTACH)
 			return true;
 		if (state == REC_ATTACH && !outwait_attach(r)) {
-			/* then not yet */
-			atomic_compare_exchange_strong(&r->state, &attach, REC_AGREED);
+			record_step(r, REC_EV_NOT_YET);
 			return true;
 		}
 		sock_call_ends(r);
@@ -827,10 +819,10 @@ void sock_copy_ends(struct sock_copy *c, int from, int to)
 static void step_down(struct rec *r, int fd, enum why why, bool patient)
 {
 	int saved = errno;
-	uint32_t state = atomic_load(&r->state);
+	uint32_t state = record_step(r, REC_EV_TCP);
 
-	while (state < REC_LANE && !atomic_compare_exchange_weak(&r->state, &state, REC_PLAIN))
-		;
+	if (state == REC_ILLEGAL)
+		state = atomic_load(&r->state);
 	if (state == REC_POSTED)
 		meet_withdraw(&r->end);
 	ops_step_down(&r->ops);

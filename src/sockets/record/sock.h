@@ -104,7 +104,7 @@ static inline uint32_t sock_flag(const struct rec *r, uint32_t flag)
 }
 
 /* A new TCP socket stands at `fd`. It is the native stack's until ops_create() or ops_accept(). */
-struct rec *sock_add(int fd, uint32_t state, uint32_t role, uint32_t flags);
+struct rec *sock_add(int fd, uint32_t role, uint32_t flags);
 /* `fd` is no socket, or none of ours. */
 void sock_forget(int fd);
 /* The table marks our own descriptors, see base/own.h. */

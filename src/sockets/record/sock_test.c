@@ -135,7 +135,7 @@ static void socket_that_is_its_own_peer_stays_plain(void **state)
 	assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
 	assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &size), 0);
 	assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof(a)), 0);
-	r = sock_add(fd, REC_OPEN, MEET_ACTIVE, REC_ASKED);
+	r = sock_add(fd, MEET_ACTIVE, REC_ASKED);
 	assert_non_null(r);
 	sock_connected(r);
 	assert_int_equal(atomic_load(&r->state), REC_YOUNG);
@@ -150,8 +150,8 @@ static void socket_that_is_its_own_peer_stays_plain(void **state)
 static void standard_input_stays_plain(void **state)
 {
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	struct rec *low = sock_add(STDIN_FILENO, REC_OPEN, MEET_ACTIVE, REC_ASKED);
-	struct rec *high = sock_add(fd, REC_OPEN, MEET_ACTIVE, REC_ASKED);
+	struct rec *low = sock_add(STDIN_FILENO, MEET_ACTIVE, REC_ASKED);
+	struct rec *high = sock_add(fd, MEET_ACTIVE, REC_ASKED);
 
 	(void)state;
 	assert_true(low && high);

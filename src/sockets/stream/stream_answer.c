@@ -2,6 +2,7 @@
 /* SDP's set-up on a lane, the maker's last look: the other end's HelloAck. */
 #include "base/robust.h"
 #include "channel/arena.h"
+#include "sockets/record/record.h"
 #include "sockets/record/sock.h"
 #include "sockets/stream/hello.h"
 #include "sockets/stream/stream.h"
@@ -25,7 +26,7 @@ bool stream_is_answered(struct rec *r, int fd)
 		return false; /* what it sent into the ring meanwhile is read from there */
 	if ((word & LANE_PLACE) == lane_rx_here(&r->rx) && !lane_rx_in_ring(&r->rx)) {
 		stream_restore_options(r, fd);
-		atomic_store_explicit(&r->state, REC_PLAIN, memory_order_release);
+		record_step(r, REC_EV_LEAVE);
 	}
 	robust_give(&r->rx_lock);
 	return false;

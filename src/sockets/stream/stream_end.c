@@ -16,6 +16,7 @@
 #include "channel/nap.h"
 #include "channel/times.h"
 #include "sockets/record/real.h"
+#include "sockets/record/record.h"
 #include "sockets/record/sock.h"
 #include "sockets/stream/carrier.h"
 #include "sockets/stream/stream.h"
@@ -202,7 +203,7 @@ static bool become_plain(struct rec *r, int fd)
 	if (lane_tx_in_ring(&r->tx))
 		return false;
 	stream_restore_options(r, fd);
-	atomic_store_explicit(&r->state, REC_PLAIN, memory_order_release);
+	record_step(r, REC_EV_LEAVE);
 	return true;
 }
 

@@ -13,6 +13,7 @@
 #include "channel/times.h"
 #include "sockets/record/process.h"
 #include "sockets/record/real.h"
+#include "sockets/record/record.h"
 #include "sockets/record/sock.h"
 #include "sockets/stream/stream.h"
 #include "sockets/stream/stream_priv.h"
@@ -27,7 +28,7 @@ void stream_reset_on_close(int fd)
 void stream_break(struct rec *r, int fd)
 {
 	atomic_store_explicit(&r->why, WHY_BROKEN, memory_order_relaxed);
-	atomic_store_explicit(&r->state, REC_PLAIN, memory_order_release);
+	record_step(r, REC_EV_LEAVE);
 	lane_rx_forsake(&r->rx);
 	stream_reset_on_close(fd);
 	real(shutdown)(fd, SHUT_RDWR);
