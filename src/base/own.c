@@ -94,8 +94,12 @@ int own_keep(struct own_fd *o, int fd)
 										  : own_copy(fd);
 
 	own_close(fd);
-	if (high < 0 || fstat(high, &st) != 0)
+	if (high < 0)
 		return -1;
+	if (fstat(high, &st) != 0) {
+		sys_close(high);
+		return -1;
+	}
 	o->dev = st.st_dev;
 	o->ino = st.st_ino;
 	list(o);
