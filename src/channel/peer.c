@@ -8,6 +8,13 @@
 #include "channel/bell.h"
 #include "channel/mailbox.h"
 
+static peer_trunk_fn *trunks;
+
+void peer_set_trunks(peer_trunk_fn *fn)
+{
+	trunks = fn;
+}
+
 /* A memory file, and perhaps the bell of who made it: that one gets ours. */
 static bool take_lanes(const struct letter *letter, pid_t pid, const int *fds, size_t n)
 {
@@ -39,6 +46,8 @@ static bool read_letter(const struct letter *letter, pid_t pid, const int *fds, 
 {
 	if (letter->kind == LETTER_LANES && n > 0)
 		return take_lanes(letter, pid, fds, n);
+	if (letter->kind == LETTER_TRUNK)
+		return trunks && trunks(pid, fds, n);
 	return letter->kind == LETTER_BELL && n == 1 && take_bell(letter, pid, fds[0]);
 }
 

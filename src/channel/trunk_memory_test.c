@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: MIT */
+/* Trunks: memory that is not what it should be, calls that fail, letters. */
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include "base/self.h"
+#include "base/sys.h"
+#include "channel/trunk_test.h"
+
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+/* --- the nth call fails */
+
+static int fail_at; /* 0: none */
+static int fail_errno;
+
+static bool fails(void)
+{
+	if (fail_at == 0 || --fail_at > 0)
+		return false;
+	errno = fail_errno;
+	return true;
+}
+
+int __real_memfd_create(const char *name, unsigned flags);
+int __wrap_memfd_create(const char *name, unsigned flags);
+int __real_ftruncate64(int fd, off_t size);
+int __wrap_ftruncate64(int fd, off_t size);
+ssize_t __real_pwrite64(int fd, const void *data, size_t n, off_t at);
+ssize_t __wrap_pwrite64(int fd, const void *data, size_t n, off_t at);
+ssize_t __real_pread64(int fd, void *data, size_t n, off_t at);
+ssize_t __wrap_pread64(int fd, void *data, size_t n, off_t at);
+void *__real_mmap64(void *p, size_t n, int prot, int flags, int fd, off_t at);
+void *__wrap_mmap64(void *p, size_t n, int prot, int flags, int fd, off_t at);
+int __real_madvise(void *p, size_t n, int advice);
+int __wrap_madvise(void *p, size_t n, int advice);
+
+int __wrap_memfd_create(const char *name, unsigned flags)
+{
+	return fails() ? -1 : __real_memfd_create(name, flags);
+}
+
+int __wrap_ftruncate64(int fd, off_t size)
+{
+	return fails() ? -1 : __real_ftruncate64(fd, size);
+}
+
+ssize_t __wrap_pwrite64(int fd, const void *data, size_t n, off_t at)
+{
+	return fails() ? -1 : __real_pwrite64(fd, data, n, at);
+}
+
+ssize_t __wrap_pread64(int fd, void *data, size_t n, off_t at)
+{
+	return fails() ? -1 : __real_pread64(fd, data, n, at);
+}
+
+void *__wrap_mmap64(void *p, size_t n, int prot, int flags, int fd, off_t at)
+{
+	return fails() ? MAP_FAILED : __real_mmap64(p, n, prot, flags, fd, at);
+}
+
+int __wrap_madvise(void *p, size_t n, int advice)
+{
+	return fails() ? -1 : __real_madvise(p, n, advice);
+}
+
+static sys_function *real_call;
+
+static long failing_call(long number, ...)
+{
+	va_list args;
+	long a[6];
+
+	va_start(args, number);
+	for (int i = 0; i < 6; i++)
+		a[i] = va_arg(args, long);
+	va_end(args);
+	/* What gives back must work. */
+	if (number != SYS_close && number != SYS_munmap && number != SYS_shutdown &&
+	    number != SYS_futex && fails())
+		return -1;
+	return real_call(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+static void every_call_may_fail(void **st)
+{
+	uint8_t name[MAILBOX_NAME];
+	struct trunk *a, *b;
+	int before, n, rc = -1;
+
+	assert_true(trunk_reachable());
+	memcpy(name, mailbox_name(), sizeof(name));
+	before = open_fds();
+	sys_call(SYS_getpid);
+	real_call = sys_found;
+	sys_found = failing_call;
+	for (n = 1; rc != 0 && n < 100; n++) {
+		fail_at = n;
+		fail_errno = n % 2 ? ENOMEM : EMFILE;
+		rc = trunk_call(name, getpid(), &small_shape, &a);
+		if (rc == 0)
+			rc = trunk_answer(&b, NULL);
+		else
+			a = NULL;
+		fail_at = 0;
+		if (rc == 0)
+			trunk_close(b);
+		/* What came and was not answered yet. */
+		while (rc != 0 && trunk_answer(&b, NULL) == 0)
+			trunk_close(b);
+		if (a)
+			trunk_close(a);
+		if (open_fds() != before)
+			fail_msg("call %d left descriptors: %d, %d", n, before, open_fds());
+	}
+	sys_found = real_call;
+	assert_true(n > 20 && n < 100); /* so many were tried */
+}
+
+/* --- memory */
+
+static int make(size_t size, const struct trunk_shared *head, int seals)
+{
+	int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, (off_t)size), 0);
+	if (size >= sizeof(*head))
+		assert_int_equal(pwrite(fd, head, sizeof(*head), 0), sizeof(*head));
+	assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
+	return fd;
+}
+
+static void refuse(int fd)
+{
+	struct trunk *t;
+
+	assert_int_equal(trunk_attach(fd, 0, -1, 0, &t), -EINVAL);
+	close(fd);
+}
+
+static void memory_that_is_wrong_is_refused(void **st)
+{
+	const struct trunk_shared good = {
+		.magic = TRUNK_MAGIC, .blocks = 16, .block_size = 64, .circuits = 4, .guarantee = 2
+	};
+	size_t size = trunk_memory_size(&small_shape);
+	struct trunk_shared h;
+	struct trunk *t;
+	int fd = make(size, &good, SEALS);
+
+	assert_int_equal(trunk_attach(fd, 2, -1, 0, &t), -EINVAL);
+	assert_int_equal(trunk_attach(fd, 1, -1, 0, &t), 0);
+	trunk_close(t);
+	close(fd);
+	refuse(make(size, &good, 0));
+	refuse(make(size, &good, F_SEAL_SHRINK));
+	refuse(make(size, &good, F_SEAL_SHRINK | F_SEAL_GROW));
+	refuse(make(size - 1, &good, SEALS));
+	refuse(make(size + 4096, &good, SEALS));
+	refuse(make(100, &good, SEALS));
+	refuse(open("/dev/null", O_RDWR));
+	refuse(-1);
+	h = good;
+	h.magic++;
+	refuse(make(size, &h, SEALS));
+}
+
+static void shape_that_is_wrong_is_refused(void **st)
+{
+	static const struct trunk_shape bad[] = {
+		{ 0, 64, 2, 1 },
+		{ 24, 64, 2, 1 },
+		{ 1, 64, 2, 1 },
+		{ TRUNK_BLOCKS_MAX * 2, 64, 2, 1 },
+		{ 16, 0, 2, 1 },
+		{ 16, 65, 2, 1 },
+		{ 16, TRUNK_BLOCK_MAX + 64, 2, 1 },
+		{ 16, 64, 0, 1 },
+		{ 16, 64, 3, 1 },
+		{ 16, 64, TRUNK_CIRCUITS_MAX + 2, 1 },
+		{ 16, 64, 2, 0 },
+		{ 16, 64, 4, 5 },
+		{ 16, 64, 4, 0x40000001 },
+	};
+	static const struct trunk_shape good[] = {
+		{ 2, 64, 2, 1 },
+		{ TRUNK_BLOCKS_MAX, 64, TRUNK_CIRCUITS_MAX, 1 },
+		{ 4, TRUNK_BLOCK_MAX, 2, 2 },
+		TRUNK_SHAPE,
+	};
+	struct trunk_shape s;
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		struct trunk_shared h = { .magic = TRUNK_MAGIC,
+					  .blocks = bad[i].blocks,
+					  .block_size = bad[i].block_size,
+					  .circuits = bad[i].circuits,
+					  .guarantee = bad[i].guarantee };
+
+		assert_int_equal(trunk_memory(&bad[i]), -EINVAL);
+		refuse(make(trunk_memory_size(&bad[i]), &h, SEALS));
+	}
+	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+		attach_pair(&good[i], false);
+		trunk_shape(side[1], &s);
+		assert_memory_equal(&s, &good[i], sizeof(s));
+		connect_pair(0);
+		close_pair();
+	}
+}
+
+static void ten_thousand_circuits_take_a_few_mebioctets(void **st)
+{
+	const struct trunk_shape shape = TRUNK_SHAPE;
+
+	assert_true(shape.circuits >= 10000);
+	assert_true(trunk_memory_size(&shape) / 2 < 5 << 20);
+}
+
+static void socket_that_is_none_is_refused(void **st)
+{
+	int before = open_fds(), fd = trunk_memory(&small_shape);
+	struct trunk *t;
+
+	assert_int_equal(trunk_attach(fd, 0, open("/dev/null", O_RDWR), 0, &t), -EINVAL);
+	assert_int_equal(trunk_attach(fd, 0, 12345, 0, &t), -EMFILE);
+	assert_int_equal(trunk_attach(-1, 0, dup(fd), 0, &t), -EINVAL);
+	own_close(fd);
+	assert_int_equal(open_fds(), before);
+}
+
+static int limited(void)
+{
+	const struct trunk_shape wide = { 65536, 1024, 2, 1 };
+	const struct rlimit file = { 100000, RLIM_INFINITY },
+			    space = { (rlim_t)1 << 60, RLIM_INFINITY };
+	struct trunk *t;
+	int fd = trunk_memory(&wide);
+
+	/* More than our share of the address space. */
+	if (fd < 0 || setrlimit(RLIMIT_AS, &space) != 0)
+		return 1;
+	if (trunk_attach(fd, 0, -1, 0, &t) != -ENOMEM)
+		return 2;
+	/* More than a file may have: no signal. */
+	if (setrlimit(RLIMIT_FSIZE, &file) != 0 || trunk_memory(&wide) != -EFBIG)
+		return 3;
+	return 0;
+}
+
+static void limits_of_the_program_are_kept(void **st)
+{
+	int status = -1;
+	pid_t pid = fork();
+
+	if (pid == 0)
+		_exit(limited());
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
+/* --- letters */
+
+static void trunk_comes_by_letter(void **st)
+{
+	uint8_t name[MAILBOX_NAME];
+	int before;
+	pid_t pid = 0;
+
+	assert_true(trunk_reachable());
+	memcpy(name, mailbox_name(), sizeof(name));
+	before = open_fds();
+	assert_int_equal(trunk_answer(&side[1], &pid), -EAGAIN);
+	assert_int_equal(trunk_call(name, getpid(), &small_shape, &side[0]), 0);
+	assert_int_equal(trunk_answer(&side[1], &pid), 0);
+	assert_int_equal(pid, getpid());
+	connect_pair(0);
+	connect_pair(1);
+	close_pair();
+	assert_int_equal(open_fds(), before);
+	/* Somebody else's number, and nobody's mailbox. */
+	assert_int_equal(trunk_call(name, 1, &small_shape, &side[0]), -ECONNREFUSED);
+	name[3] ^= 1;
+	assert_int_equal(trunk_call(name, getpid(), &small_shape, &side[0]), -ECONNREFUSED);
+	assert_int_equal(trunk_answer(&side[1], &pid), -EAGAIN);
+	assert_int_equal(open_fds(), before);
+}
+
+static void callers_learn_when_nobody_answers(void **st)
+{
+	enum { MANY = 20 };
+	struct trunk *t[MANY];
+	uint8_t name[MAILBOX_NAME];
+	int before, alive = 0;
+
+	assert_true(trunk_reachable());
+	memcpy(name, mailbox_name(), sizeof(name));
+	before = open_fds();
+	for (int i = 0; i < MANY; i++)
+		assert_int_equal(trunk_call(name, getpid(), &small_shape, &t[i]), 0);
+	mailbox_empty();
+	for (int i = 0; i < MANY; i++) {
+		trunk_heard(t[i]);
+		alive += trunk_status(t[i]) == 0;
+	}
+	assert_int_equal(alive, 16);
+	trunk_forked(); /* nobody will answer those either */
+	for (int i = 0; i < MANY; i++) {
+		trunk_heard(t[i]);
+		assert_int_equal(trunk_status(t[i]), -EPIPE);
+		trunk_close(t[i]);
+	}
+	assert_int_equal(open_fds(), before);
+}
+
+static void letter_with_something_else_is_refused(void **st)
+{
+	struct letter letter = { .kind = LETTER_TRUNK };
+	int before, fds[2];
+
+	assert_true(trunk_reachable());
+	before = open_fds();
+	fds[0] = open("/dev/null", O_RDWR);
+	fds[1] = dup(fds[0]);
+	assert_true(mailbox_send(mailbox_name(), getpid(), &letter, fds, 2));
+	assert_true(mailbox_send(mailbox_name(), getpid(), &letter, fds, 1));
+	close(fds[0]);
+	close(fds[1]);
+	assert_int_equal(trunk_answer(&side[0], NULL), -EINVAL);
+	assert_int_equal(trunk_answer(&side[0], NULL), -EAGAIN);
+	assert_int_equal(open_fds(), before);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_call_may_fail),
+		cmocka_unit_test(memory_that_is_wrong_is_refused),
+		cmocka_unit_test(shape_that_is_wrong_is_refused),
+		cmocka_unit_test(ten_thousand_circuits_take_a_few_mebioctets),
+		cmocka_unit_test(socket_that_is_none_is_refused),
+		cmocka_unit_test(limits_of_the_program_are_kept),
+		cmocka_unit_test(trunk_comes_by_letter),
+		cmocka_unit_test(callers_learn_when_nobody_answers),
+		cmocka_unit_test(letter_with_something_else_is_refused),
+	};
+
+	signal(SIGXFSZ, SIG_DFL);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

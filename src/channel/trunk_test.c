@@ -1,0 +1,463 @@
+/* SPDX-License-Identifier: MIT */
+/* Trunks: circuits, octets, messages, credit, ends. */
+#include "channel/trunk_test.h"
+
+static int set_up(void **st)
+{
+	attach_pair(&small_shape, false);
+	return 0;
+}
+
+static int tear_down(void **st)
+{
+	close_pair();
+	return 0;
+}
+
+/* --- circuits */
+
+static void circuit_is_opened_and_accepted(void **st)
+{
+	int user = 0;
+	char text[8];
+	int c = trunk_open(side[0], "abc", 3, &user);
+	struct trunk_event ev;
+
+	assert_int_equal(c % 2, 0);
+	assert_ptr_equal(trunk_user(side[0], (uint32_t)c), &user);
+	/* Nothing before it is answered. */
+	assert_int_equal(send_text(side[0], (uint32_t)c, "x", 0), -ENOTCONN);
+	assert_int_equal(trunk_poll(side[0], &ev, 1), 0);
+	assert_int_equal(trunk_poll(side[1], &ev, 1), 1);
+	assert_int_equal(ev.circuit, c);
+	assert_int_equal(ev.bits, TRUNK_OPENED);
+	assert_null(ev.user);
+	assert_int_equal(send_text(side[1], (uint32_t)c, "x", 0), -ENOTCONN);
+	assert_int_equal(trunk_greeting(side[1], (uint32_t)c, text, 2),
+			 3); /* as it is, not as asked for */
+	assert_int_equal(trunk_greeting(side[1], (uint32_t)c, text, 8), -ENOENT);
+	assert_int_equal(trunk_accept(side[1], (uint32_t)c, NULL, 0, &ev), 0);
+	assert_int_equal(trunk_accept(side[1], (uint32_t)c, NULL, 0, &ev), -EINVAL);
+	assert_int_equal(trunk_poll(side[0], &ev, 1), 1);
+	assert_int_equal(ev.bits, TRUNK_ACCEPTED);
+	assert_ptr_equal(ev.user, &user);
+	assert_int_equal(trunk_greeting(side[0], (uint32_t)c, text, 8), 0);
+	assert_int_equal(send_text(side[0], (uint32_t)c, "x", 0), 1);
+}
+
+static void circuit_is_refused_with_a_reason(void **st)
+{
+	int c = trunk_open(side[1], NULL, 0, NULL);
+	struct trunk_event ev;
+	char text[8] = { 0 };
+
+	assert_int_equal(c % 2, 1);
+	assert_int_equal(poll_one(side[0], (uint32_t)c), TRUNK_OPENED);
+	assert_int_equal(trunk_refuse(side[0], (uint32_t)c, 42, "no", 2), 0);
+	assert_int_equal(trunk_refuse(side[0], (uint32_t)c, 42, "no", 2), -EINVAL);
+	assert_int_equal(trunk_poll(side[1], &ev, 1), 1);
+	assert_int_equal(ev.bits, TRUNK_REFUSED);
+	assert_int_equal(ev.code, 42);
+	assert_int_equal(trunk_greeting(side[1], (uint32_t)c, text, 8), 2);
+	assert_string_equal(text, "no");
+	assert_int_equal(recv_some(side[1], (uint32_t)c, text, 8, 0), -ECONNREFUSED);
+	assert_int_equal(send_text(side[1], (uint32_t)c, "x", 0), -EPIPE);
+	trunk_drop(side[1], (uint32_t)c, 0);
+	assert_int_equal(poll_one(side[0], (uint32_t)c), 0);
+}
+
+static void numbers_are_used_again_when_both_have_left(void **st)
+{
+	uint32_t c[2];
+
+	for (int round = 0; round < 50; round++) {
+		c[0] = connect_pair(0);
+		c[1] = connect_pair(0);
+		assert_int_not_equal(c[0], c[1]);
+		assert_int_equal(trunk_open(side[0], NULL, 0, NULL), -ENOSPC);
+		for (int i = 0; i < 2; i++) {
+			trunk_drop(side[round % 2], c[i], 0);
+			if (i == 0)
+				assert_int_equal(trunk_open(side[0], NULL, 0, NULL), -ENOSPC);
+			assert_int_equal(poll_one(side[!(round % 2)], c[i]), TRUNK_ENDED);
+			trunk_drop(side[!(round % 2)], c[i], 0);
+		}
+	}
+}
+
+static void opening_may_be_withdrawn(void **st)
+{
+	int c = trunk_open(side[0], "abc", 3, NULL);
+
+	assert_int_equal(poll_one(side[1], (uint32_t)c), TRUNK_OPENED);
+	trunk_drop(side[0], (uint32_t)c, 0);
+	assert_int_equal(trunk_accept(side[1], (uint32_t)c, NULL, 0, NULL), -ECONNRESET);
+	assert_int_equal(poll_one(side[1], (uint32_t)c), TRUNK_ENDED);
+	trunk_drop(side[1], (uint32_t)c, 0);
+	/* And crosses with the answer. */
+	c = trunk_open(side[0], "abc", 3, NULL);
+	assert_int_equal(poll_one(side[1], (uint32_t)c), TRUNK_OPENED);
+	assert_int_equal(trunk_accept(side[1], (uint32_t)c, "you", 3, NULL), 0);
+	assert_int_equal(send_text(side[1], (uint32_t)c, "late", 0), 4);
+	trunk_drop(side[0], (uint32_t)c, 0);
+	assert_int_equal(poll_one(side[0], (uint32_t)c), 0);
+	assert_int_equal(poll_one(side[1], (uint32_t)c), TRUNK_ENDED);
+	trunk_drop(side[1], (uint32_t)c, 0);
+	/* Or is refused at the same time. */
+	c = trunk_open(side[0], "abc", 3, NULL);
+	assert_int_equal(poll_one(side[1], (uint32_t)c), TRUNK_OPENED);
+	assert_int_equal(trunk_refuse(side[1], (uint32_t)c, 1, "no", 2), 0);
+	trunk_drop(side[0], (uint32_t)c, 0);
+	assert_int_equal(poll_one(side[0], (uint32_t)c), 0);
+	assert_int_equal(poll_one(side[1], (uint32_t)c), 0);
+	for (int i = 0; i < 4; i++)
+		connect_pair(i % 2);
+	assert_int_equal(trunk_status(side[0]), 0);
+}
+
+static void greeting_is_one_block_at_most(void **st)
+{
+	char much[65] = { 0 };
+	int c;
+
+	assert_int_equal(trunk_open(side[0], much, 65, NULL), -EMSGSIZE);
+	c = trunk_open(side[0], much, 64, NULL);
+	assert_true(c >= 0);
+	assert_int_equal(poll_one(side[1], (uint32_t)c), TRUNK_OPENED);
+	assert_int_equal(trunk_accept(side[1], (uint32_t)c, much, 65, NULL), -EMSGSIZE);
+	assert_int_equal(trunk_accept(side[1], (uint32_t)c, much, 64, NULL), 0);
+}
+
+static void nothing_is_done_on_circuits_that_are_not_there(void **st)
+{
+	static const uint32_t none[] = { 0, 3, 4, 65536, UINT32_MAX };
+	struct trunk_message m;
+	struct trunk_block b;
+	char octet;
+
+	for (int i = 0; i < 5; i++) {
+		assert_int_equal(send_text(side[0], none[i], "x", 0), -ENOTCONN);
+		assert_int_equal(recv_some(side[0], none[i], &octet, 1, 0), -ENOTCONN);
+		assert_int_equal(trunk_next(side[0], none[i], &m), -ENOTCONN);
+		assert_int_equal(trunk_take(side[0], none[i], &b), -ENOTCONN);
+		assert_int_equal(trunk_accept(side[0], none[i], NULL, 0, NULL), -EINVAL);
+		assert_int_equal(trunk_refuse(side[0], none[i], 0, NULL, 0), -EINVAL);
+		assert_int_equal(trunk_shut(side[0], none[i]), -ENOTCONN);
+		assert_int_equal(trunk_greeting(side[0], none[i], &octet, 1), -ENOENT);
+		assert_int_equal(trunk_room(side[0], none[i]), 0);
+		trunk_set_limit(side[0], none[i], 1);
+		trunk_set_user(side[0], none[i], &b);
+		trunk_drop(side[0], none[i], 0);
+		trunk_give(side[0], none[i]);
+	}
+	assert_int_equal(trunk_status(side[1]), 0);
+}
+
+/* --- octets */
+
+static void octets_come_in_order_over_the_ends_of_messages(void **st)
+{
+	uint32_t c = connect_pair(0);
+	char text[32] = { 0 };
+
+	assert_int_equal(recv_some(side[1], c, text, 4, 0), -EAGAIN);
+	assert_int_equal(send_text(side[0], c, "abc", 0), 3);
+	assert_int_equal(send_text(side[0], c, "", 0), 0);
+	assert_int_equal(send_text(side[0], c, "defg", TRUNK_MORE), 4);
+	assert_int_equal(poll_one(side[1], c), TRUNK_READABLE);
+	assert_int_equal(recv_some(side[1], c, text, 2, 0), 2);
+	assert_int_equal(recv_some(side[1], c, text + 2, 3, TRUNK_PEEK), 3);
+	assert_int_equal(recv_some(side[1], c, text + 2, 3, 0), 3);
+	assert_int_equal(recv_some(side[1], c, text + 5, 20, 0), 2);
+	assert_string_equal(text, "abcdefg");
+	assert_int_equal(recv_some(side[1], c, text, 0, 0), 0);
+	assert_int_equal(recv_some(side[1], c, text, 1, 0), -EAGAIN);
+}
+
+static void octets_are_gathered_and_scattered(void **st)
+{
+	uint32_t c = connect_pair(1);
+	char a[50], b[70], in[200] = { 0 };
+	struct iovec out[4] = { { a, 50 }, { NULL, 0 }, { b, 70 }, { NULL, 0 } };
+	struct iovec to[4] = { { in, 1 }, { in + 1, 0 }, { in + 1, 100 }, { in + 101, 50 } };
+
+	for (int i = 0; i < 120; i++)
+		*(i < 50 ? a + i : b + i - 50) = (char)i;
+	assert_int_equal(trunk_send(side[1], c, out, 4, 0, 0), 120);
+	assert_int_equal(trunk_recv(side[0], c, to, 4, 0, NULL), 120);
+	for (int i = 0; i < 120; i++)
+		assert_int_equal(in[i], i);
+	out[0].iov_len = out[2].iov_len = SIZE_MAX / 2;
+	assert_int_equal(trunk_send(side[1], c, out, 4, 0, 0), -EINVAL);
+}
+
+/* --- messages */
+
+static void message_comes_as_it_was_sent(void **st)
+{
+	uint32_t c = connect_pair(0);
+	struct trunk_message m;
+	char text[128] = { 0 }, much[100];
+	struct iovec iov = { text, sizeof(text) }, tight = { text, 99 };
+	struct iovec out = { much, sizeof(much) };
+
+	memset(much, 'm', sizeof(much));
+	assert_int_equal(trunk_next(side[1], c, &m), -EAGAIN);
+	assert_int_equal(trunk_send(side[0], c, &out, 1, 7, TRUNK_WHOLE), 100);
+	assert_int_equal(trunk_next(side[1], c, &m), 1);
+	assert_int_equal(m.size, 100);
+	assert_int_equal(m.kind, 7);
+	assert_true(m.end);
+	assert_int_equal(trunk_recv(side[1], c, &tight, 1, TRUNK_MESSAGE, &m), -EMSGSIZE);
+	assert_int_equal(m.size, 100);
+	assert_int_equal(trunk_recv(side[1], c, &iov, 1, TRUNK_MESSAGE | TRUNK_PEEK, &m), 100);
+	assert_int_equal(send_text(side[0], c, "", 0), 0);
+	assert_int_equal(send_text(side[0], c, "next", 0), 4);
+	assert_int_equal(trunk_recv(side[1], c, &iov, 1, TRUNK_MESSAGE, &m), 100);
+	assert_true(m.end && m.kind == 7 && memcmp(text, much, 100) == 0);
+	/* One of no octets is a message too. */
+	assert_int_equal(trunk_recv(side[1], c, &iov, 1, TRUNK_MESSAGE, &m), 0);
+	assert_true(m.end && m.kind == 'k');
+	assert_int_equal(trunk_recv(side[1], c, &iov, 1, TRUNK_MESSAGE, &m), 4);
+	assert_int_equal(trunk_recv(side[1], c, &iov, 1, TRUNK_MESSAGE, &m), -EAGAIN);
+}
+
+static void message_in_parts_is_not_read_before_its_end(void **st)
+{
+	uint32_t c = connect_pair(0);
+	struct trunk_message m;
+	char text[16] = { 0 };
+
+	assert_int_equal(send_text(side[0], c, "one ", TRUNK_MORE), 4);
+	assert_int_equal(send_text(side[0], c, "", TRUNK_MORE), 0);
+	assert_int_equal(recv_some(side[1], c, text, 16, TRUNK_MESSAGE), -EAGAIN);
+	assert_int_equal(trunk_next(side[1], c, &m), 1);
+	assert_true(m.size == 4 && !m.end);
+	assert_int_equal(send_text(side[0], c, "two", 0), 3);
+	assert_int_equal(recv_some(side[1], c, text, 16, TRUNK_MESSAGE), 7);
+	assert_string_equal(text, "one two");
+}
+
+static void block_is_taken_without_copying(void **st)
+{
+	uint32_t c = connect_pair(0);
+	struct trunk_block a, b, none;
+	char octet;
+
+	assert_int_equal(trunk_take(side[1], c, &a), -EAGAIN);
+	assert_int_equal(send_text(side[0], c, "first", 0), 5);
+	assert_int_equal(send_text(side[0], c, "second", 0), 6);
+	assert_int_equal(trunk_take(side[1], c, &a), 1);
+	assert_true(a.size == 5 && a.end && a.kind == 'k' && memcmp(a.data, "first", 5) == 0);
+	assert_int_equal(recv_some(side[1], c, &octet, 1, 0), 1);
+	assert_int_equal(trunk_take(side[1], c, &b), 1);
+	assert_true(b.size == 5 && memcmp(b.data, "econd", 5) == 0);
+	memset(a.data, 'x', 64); /* the caller's */
+	/* They are the caller's also when the circuit is not any more. */
+	trunk_drop(side[1], c, 0);
+	assert_int_equal(side[0]->circuit[c].out, 2);
+	trunk_give(side[1], a.index);
+	trunk_give(side[1], a.index); /* once is enough */
+	trunk_give(side[1], b.index);
+	assert_int_equal(poll_one(side[0], c), TRUNK_ENDED);
+	assert_int_equal(side[0]->circuit[c].out, 0);
+	assert_int_equal(trunk_status(side[0]), 0);
+	assert_int_equal(trunk_take(side[1], c, &none), -ENOTCONN);
+}
+
+/* --- credit */
+
+/* 16 blocks, 4 circuits with 2 of their own: 8 are surplus. */
+static void stalled_circuit_stops_no_other(void **st)
+{
+	uint32_t c[4] = { connect_pair(0), connect_pair(1), connect_pair(0), connect_pair(1) };
+	uint32_t sent[4] = { 0 };
+	char octet;
+
+	/* Three take what they can get, and nobody reads. */
+	for (int i = 0; i < 3; i++) {
+		while (send_text(side[0], c[i], "x", 0) == 1)
+			sent[i]++;
+		assert_int_equal(send_text(side[0], c[i], "x", 0), -EAGAIN);
+		assert_int_equal(trunk_room(side[0], c[i]), 0);
+	}
+	assert_int_equal(sent[0], 2 + 4); /* half of the surplus */
+	assert_int_equal(sent[1], 2 + 2);
+	assert_int_equal(sent[2], 2 + 1);
+	/* The last one goes on for ever. */
+	for (int i = 0; i < 1000; i++) {
+		assert_int_equal(send_text(side[0], c[3], "y", 0), 1);
+		assert_int_equal(send_text(side[0], c[3], "y", 0), 1);
+		assert_int_equal(recv_some(side[1], c[3], &octet, 1, 0), 1);
+		assert_int_equal(recv_some(side[1], c[3], &octet, 1, 0), 1);
+	}
+	/* And those go on when they are read. */
+	for (int i = 0; i < 5; i++)
+		assert_int_equal(recv_some(side[1], c[0], &octet, 1, 0), 1);
+	assert_int_equal(poll_one(side[0], c[0]), TRUNK_WRITABLE);
+	assert_int_equal(send_text(side[0], c[0], "x", 0), 1);
+}
+
+static void whole_message_waits_for_all_its_blocks(void **st)
+{
+	uint32_t c = connect_pair(0);
+	char much[64 * 6 + 1], in[64];
+	struct iovec iov = { much, 64 * 3 };
+
+	memset(much, 'z', sizeof(much));
+	assert_int_equal(trunk_room(side[0], c), 6);
+	assert_int_equal(trunk_send(side[0], c, &iov, 1, 0, TRUNK_WHOLE), 64 * 3);
+	iov.iov_len = 64 * 4;
+	assert_int_equal(trunk_send(side[0], c, &iov, 1, 0, TRUNK_WHOLE), -EAGAIN);
+	assert_int_equal(side[0]->circuit[c].out, 3);
+	assert_int_equal(recv_some(side[1], c, in, 64, 0), 64);
+	assert_int_equal(poll_one(side[0], c), TRUNK_WRITABLE);
+	assert_int_equal(trunk_send(side[0], c, &iov, 1, 0, TRUNK_WHOLE), 64 * 4);
+	/* What can never be there at once is refused. */
+	iov.iov_len = sizeof(much);
+	assert_int_equal(trunk_send(side[0], c, &iov, 1, 0, TRUNK_WHOLE), -EMSGSIZE);
+	/* In parts anything goes. */
+	while (recv_some(side[1], c, in, 64, 0) > 0)
+		;
+	assert_int_equal(trunk_send(side[0], c, &iov, 1, 0, 0), 64 * 6);
+	assert_int_equal(recv_some(side[1], c, in, 64, TRUNK_MESSAGE), -EAGAIN);
+}
+
+static void limit_is_kept(void **st)
+{
+	uint32_t c = connect_pair(0);
+	char octet;
+
+	trunk_set_limit(side[0], c, 1);
+	assert_int_equal(trunk_room(side[0], c), 1);
+	assert_int_equal(send_text(side[0], c, "x", 0), 1);
+	assert_int_equal(send_text(side[0], c, "x", 0), -EAGAIN);
+	assert_int_equal(recv_some(side[1], c, &octet, 1, 0), 1);
+	assert_int_equal(poll_one(side[0], c), TRUNK_WRITABLE);
+	assert_int_equal(send_text(side[0], c, "x", 0), 1);
+}
+
+/* --- ends */
+
+static void half_close_leaves_the_other_way_open(void **st)
+{
+	uint32_t c = connect_pair(0);
+	char text[8];
+
+	assert_int_equal(send_text(side[0], c, "last", 0), 4);
+	assert_int_equal(trunk_shut(side[0], c), 0);
+	assert_int_equal(trunk_shut(side[0], c), -EPIPE);
+	assert_int_equal(send_text(side[0], c, "x", 0), -EPIPE);
+	assert_int_equal(poll_one(side[1], c), TRUNK_READABLE | TRUNK_SHUT);
+	assert_int_equal(recv_some(side[1], c, text, 8, 0), 4);
+	assert_int_equal(recv_some(side[1], c, text, 8, 0), 0);
+	assert_int_equal(recv_some(side[1], c, text, 8, TRUNK_MESSAGE), 0);
+	assert_int_equal(send_text(side[1], c, "answer", 0), 6);
+	assert_int_equal(recv_some(side[0], c, text, 8, 0), 6);
+	trunk_drop(side[0], c, 0);
+	assert_int_equal(poll_one(side[1], c), TRUNK_ENDED);
+	/* In order: it had been shut. */
+	assert_int_equal(recv_some(side[1], c, text, 8, 0), 0);
+	assert_int_equal(send_text(side[1], c, "x", 0), -EPIPE);
+}
+
+static void reset_is_seen_behind_what_has_come(void **st)
+{
+	uint32_t c = connect_pair(0);
+	struct trunk_event ev;
+	char text[8];
+
+	assert_int_equal(send_text(side[0], c, "last", 0), 4);
+	trunk_drop(side[0], c, 9);
+	assert_int_equal(trunk_poll(side[1], &ev, 1), 1);
+	assert_int_equal(ev.bits, TRUNK_READABLE | TRUNK_ENDED);
+	assert_int_equal(ev.code, 9);
+	assert_int_equal(recv_some(side[1], c, text, 8, 0), 4);
+	assert_int_equal(recv_some(side[1], c, text, 8, 0), -ECONNRESET);
+	trunk_drop(side[1], c, 0);
+	/* Also after it was shut, if there is a reason. */
+	c = connect_pair(0);
+	assert_int_equal(trunk_shut(side[0], c), 0);
+	trunk_drop(side[0], c, 9);
+	assert_int_equal(recv_some(side[1], c, text, 8, 0), -ECONNRESET);
+}
+
+/* Circuits come and go while the other side looks at nothing: ends wait, and are sent in order later. */
+static void ends_wait_when_the_ring_has_no_room(void **st)
+{
+	uint32_t c[2] = { connect_pair(0), connect_pair(0) };
+	struct trunk_event ev;
+	char octet;
+
+	side[0]->head_seen = side[0]->tail - side[0]->shape.blocks + 2;
+	atomic_store(&side[1]->own->head, side[0]->head_seen);
+	assert_int_equal(send_text(side[0], c[0], "x", 0), 1);
+	assert_int_equal(trunk_shut(side[0], c[0]), 0);
+	trunk_drop(side[0], c[0], 0);
+	trunk_drop(side[0], c[1], 5);
+	assert_int_equal(side[0]->owing.first, c[0]);
+	assert_int_equal(trunk_poll(side[1], &ev, 1), 1);
+	assert_int_equal(ev.bits, TRUNK_READABLE);
+	assert_int_equal(trunk_poll(side[0], &ev, 1), 0); /* sends them */
+	assert_int_equal(side[0]->owing.first, TRUNK_NONE);
+	assert_int_equal(trunk_poll(side[1], &ev, 1), 1);
+	assert_true(ev.circuit == c[0] && ev.bits == (TRUNK_SHUT | TRUNK_ENDED));
+	assert_int_equal(trunk_poll(side[1], &ev, 1), 1);
+	assert_true(ev.circuit == c[1] && ev.bits == TRUNK_ENDED && ev.code == 5);
+	assert_int_equal(recv_some(side[1], c[0], &octet, 1, 0), 1);
+	assert_int_equal(recv_some(side[1], c[0], &octet, 1, 0), 0);
+}
+
+static void everything_ends_when_the_other_side_closes(void **st)
+{
+	uint32_t c = connect_pair(0), d = connect_pair(1);
+	struct trunk_event ev[4];
+	char octet;
+	struct trunk *a = side[0];
+
+	assert_int_equal(send_text(side[1], d, "x", 0), 1);
+	assert_true(trunk_open(side[0], NULL, 0, NULL) >= 0);
+	trunk_close(side[1]);
+	assert_int_equal(trunk_poll(a, ev, 4), 1); /* first what was sent before */
+	assert_int_equal(trunk_poll(a, ev, 4), 3);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(ev[i].bits, TRUNK_ENDED);
+	assert_int_equal(trunk_status(a), -EPIPE);
+	assert_int_equal(recv_some(a, d, &octet, 1, 0), 1);
+	assert_int_equal(recv_some(a, d, &octet, 1, 0), -ECONNRESET);
+	assert_int_equal(send_text(a, c, "x", 0), -EPIPE);
+	assert_int_equal(trunk_shut(a, c), -EPIPE);
+	assert_int_equal(trunk_open(a, NULL, 0, NULL), -EPIPE);
+	trunk_drop(a, c, 0);
+	trunk_drop(a, d, 0);
+	assert_int_equal(trunk_poll(a, ev, 4), 0);
+	trunk_close(a);
+	attach_pair(&small_shape, false);
+}
+
+int main(void)
+{
+#define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+	const struct CMUnitTest tests[] = {
+		T(circuit_is_opened_and_accepted),
+		T(circuit_is_refused_with_a_reason),
+		T(numbers_are_used_again_when_both_have_left),
+		T(opening_may_be_withdrawn),
+		T(greeting_is_one_block_at_most),
+		T(nothing_is_done_on_circuits_that_are_not_there),
+		T(octets_come_in_order_over_the_ends_of_messages),
+		T(octets_are_gathered_and_scattered),
+		T(message_comes_as_it_was_sent),
+		T(message_in_parts_is_not_read_before_its_end),
+		T(block_is_taken_without_copying),
+		T(stalled_circuit_stops_no_other),
+		T(whole_message_waits_for_all_its_blocks),
+		T(limit_is_kept),
+		T(half_close_leaves_the_other_way_open),
+		T(reset_is_seen_behind_what_has_come),
+		T(ends_wait_when_the_ring_has_no_room),
+		T(everything_ends_when_the_other_side_closes),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
