@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/robust_order.h"
 #include "base/self.h"
 #include "base/sys.h"
 #include "base/util.h"
@@ -20,36 +21,12 @@
 /* So long a woken thread may take to run. */
 #define PASS_NS 200000
 
+void robust_forked(void)
+{
 #ifdef FLUE_LOCK_CHECK
-_Thread_local int robust_locks_held THREAD_LOCAL_FAST;
-
-static void note(int change)
-{
-	robust_locks_held += change;
-}
-
-void robust_forked(void)
-{
-	robust_locks_held = 0;
-}
-
-void robust_none(const char *where)
-{
-	if (robust_locks_held <= 0)
-		return;
-	fprintf(stderr, "flue: %s sleeps with a lock held\n", where);
-	abort();
-}
-#else
-static void note(int change)
-{
-	(void)change;
-}
-
-void robust_forked(void)
-{
-}
+	robust_order_forked();
 #endif
+}
 
 /* A killed process keeps its number until its parent has asked for its status, and that may be the one who waits here. But
  * it has no memory any more, which the kernel says before it looks at anything else. */
@@ -98,33 +75,61 @@ static bool lock_slow(struct robust_lock *l, uint32_t me)
 	return true;
 }
 
-bool robust_try(struct robust_lock *l)
+bool(robust_try)(struct robust_lock *l)
 {
 	uint32_t none = 0;
 
-	if (!atomic_compare_exchange_strong_explicit(&l->word, &none, self_tid(),
-						     memory_order_seq_cst, memory_order_relaxed))
-		return false;
-	note(1);
-	return true;
+	return atomic_compare_exchange_strong_explicit(&l->word, &none, self_tid(),
+						       memory_order_seq_cst, memory_order_relaxed);
 }
 
-bool robust_take(struct robust_lock *l)
+bool(robust_take)(struct robust_lock *l)
 {
 	uint32_t none = 0;
 	uint32_t me = self_tid();
 
-	if (!atomic_compare_exchange_strong_explicit(&l->word, &none, me, memory_order_seq_cst,
-						     memory_order_relaxed) &&
-	    !lock_slow(l, me))
-		return false;
-	note(1);
-	return true;
+	return atomic_compare_exchange_strong_explicit(&l->word, &none, me, memory_order_seq_cst,
+						       memory_order_relaxed) ||
+	       lock_slow(l, me);
 }
+
+#ifdef FLUE_LOCK_CHECK
+bool robust_try_as(struct robust_lock *l, const char *name, const char *file)
+{
+	bool ok = (robust_try)(l);
+
+	if (ok)
+		robust_order_has(l, name, file);
+	return ok;
+}
+
+bool robust_take_as(struct robust_lock *l, const char *name, const char *file)
+{
+	bool ok;
+
+	/* Its own is no question of order: a signal handler came between. */
+	if ((atomic_load_explicit(&l->word, memory_order_relaxed) & ~SLEEPS) != self_tid())
+		robust_order_take(name, file);
+	ok = (robust_take)(l);
+	if (ok)
+		robust_order_has(l, name, file);
+	return ok;
+}
+
+void robust_none(const char *where)
+{
+	if (robust_order_held() <= 0)
+		return;
+	fprintf(stderr, "flue: %s sleeps with a lock held\n", where);
+	abort();
+}
+#endif
 
 void robust_give(struct robust_lock *l)
 {
-	note(-1);
+#ifdef FLUE_LOCK_CHECK
+	robust_order_gives(l);
+#endif
 	if (atomic_exchange_explicit(&l->word, 0, memory_order_release) & SLEEPS) {
 		int saved = errno;
 

@@ -35,12 +35,24 @@ static inline bool robust_is_wanted(struct robust_lock *l)
 	return atomic_load_explicit(&l->word, memory_order_relaxed) >> 31;
 }
 
-/* About to sleep, or to call something that does: no lock of ours may be held. */
+/*
+ * Checks of debug builds. Locks that stand for the same thing are a class, which is known by its name where it is taken:
+ * "r->tx_lock", "arena.c: lock". A thread that takes one class while it has another sets their order for this process;
+ * taking them the other way round, over however many others, ends it (docs/design/locks.md).
+ */
 #ifdef FLUE_LOCK_CHECK
+bool robust_take_as(struct robust_lock *l, const char *name, const char *file);
+bool robust_try_as(struct robust_lock *l, const char *name, const char *file);
+#define robust_take(l) robust_take_as(l, #l, __FILE__)
+#define robust_try(l)  robust_try_as(l, #l, __FILE__)
+/* For who has a lock by a pointer: of which class it is. */
+#define robust_take_of(l, c) robust_take_as(l, c, __FILE__)
+/* About to sleep, or to call something that does: no lock of ours may be held. */
 void robust_none(const char *where);
 #define ROBUST_NONE() robust_none(__func__)
 #else
-#define ROBUST_NONE() ((void)0)
+#define robust_take_of(l, c) robust_take(l)
+#define ROBUST_NONE()        ((void)0)
 #endif
 /* In the child of a fork: those that were taken for it are set free one by one. */
 void robust_forked(void);

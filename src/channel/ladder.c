@@ -59,7 +59,7 @@ static void yield_without(struct robust_lock *l)
 	ROBUST_NONE();
 	sched_yield();
 	if (l)
-		robust_take(l);
+		robust_take_of(l, "s->lock");
 }
 
 /* How long a yield took; UINT64_MAX: none, they have cost too much lately. One that took long gave a whole slice to a

@@ -501,7 +501,7 @@ int sock_lock(struct rec *r, struct robust_lock *l, int fd, bool kept)
 {
 	int heir;
 
-	if (!robust_take(l))
+	if (!robust_take_of(l, l == &r->tx_lock ? "r->tx_lock" : "r->rx_lock"))
 		return SOCK_OWN;
 	if (sock_at(fd) == r)
 		return fd;

@@ -136,7 +136,7 @@ static void wake_up(struct waiter **asleep)
 {
 	struct waiter *w = *asleep;
 
-	if (w->lock && robust_take(w->lock))
+	if (w->lock && robust_take_of(w->lock, "s->lock"))
 		atomic_fetch_sub(w->sleepers, 1);
 	if (w->woken)
 		w->woken(w->arg);
