@@ -133,7 +133,7 @@ enum lane_way lane_tx_look(struct lane_tx *tx, size_t want, uint64_t *word, size
 	if (!lane_tx_in_ring(tx) && (*room < lane_tx_limit(tx) / 2 || !tx_may_turn(tx, 2)))
 		return LANE_CARRIER;
 	if (lane_tx_needs_octet(tx, w))
-		return tx_may_turn(tx, 2) ? LANE_BELL : LANE_LEAVE;
+		return tx_may_turn(tx, 2) ? LANE_OCTET : LANE_LEAVE;
 	return *room == 0 ? LANE_FULL : LANE_RING_OK;
 }
 
@@ -182,7 +182,7 @@ size_t lane_tx_copy(struct lane_tx *tx, struct lane_iov *from, size_t room)
 	return done;
 }
 
-bool lane_tx_publish(struct lane_tx *tx, uint64_t word, size_t n, bool bell)
+bool lane_tx_publish(struct lane_tx *tx, uint64_t word, size_t n, bool octet)
 {
 	bool in_ring = lane_tx_in_ring(tx);
 	uint16_t turns = tx->turns;
@@ -190,23 +190,23 @@ bool lane_tx_publish(struct lane_tx *tx, uint64_t word, size_t n, bool bell)
 	uint32_t end = (tx->tail - tx->base) + (uint32_t)n;
 	uint64_t new;
 
-	if (in_ring && bell)
+	if (in_ring && octet)
 		atomic_store_explicit(&tx->dir->turn[turns++ % LANE_TURNS], tx->pos,
 				      memory_order_relaxed);
-	/* A bell with nothing behind it leaves the stream on the carrier. */
-	if ((!in_ring || bell) && n > 0)
-		atomic_store_explicit(&tx->dir->turn[turns++ % LANE_TURNS], tx->pos + bell,
+	/* An octet with nothing behind it leaves the stream on the carrier. */
+	if ((!in_ring || octet) && n > 0)
+		atomic_store_explicit(&tx->dir->turn[turns++ % LANE_TURNS], tx->pos + octet,
 				      memory_order_relaxed);
-	new = (word & ~(LANE_PLACE | LANE_NAPPING | (bell ? LANE_WAITING | LANE_BELLED : 0))) |
+	new = (word & ~(LANE_PLACE | LANE_NAPPING | (octet ? LANE_WAITING | LANE_BELLED : 0))) |
 	      (uint64_t)turns << LANE_TURN_SHIFT | tail;
 	if (!atomic_compare_exchange_strong_explicit(&tx->dir->word, &word, new,
 						     memory_order_seq_cst, memory_order_relaxed))
 		return false;
 	tx->wake = word & LANE_NAPPING;
-	tx->belled = !bell && (word & LANE_WAITING);
+	tx->belled = !octet && (word & LANE_WAITING);
 	LANE_STORE(tx->tail, tail);
 	LANE_STORE(tx->turns, turns);
-	tx->pos += n + bell;
+	tx->pos += n + octet;
 	if (end > tx->high)
 		LANE_STORE(tx->high, end);
 	return true;

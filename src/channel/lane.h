@@ -112,7 +112,7 @@ enum lane_way {
 	LANE_CARRIER, /* use the carrier */
 	LANE_LEAVE,   /* lane_tx_leave(), then the carrier */
 	LANE_RING_OK, /* the ring has room */
-	LANE_BELL,    /* one octet on the carrier, the rest into the ring */
+	LANE_OCTET,   /* one octet on the carrier, the rest into the ring */
 	LANE_FULL,    /* no room: wait, or leave */
 	LANE_HELD,    /* the receiver is taking octets back: wait until it is done */
 };
@@ -161,9 +161,9 @@ enum lane_way lane_tx_look(struct lane_tx *tx, size_t want, uint64_t *word, size
 size_t lane_tx_copy(struct lane_tx *tx, struct lane_iov *from, size_t room);
 /* Where the next octets belong, for calls that write there themselves. At most two pieces. */
 int lane_tx_space(struct lane_tx *tx, size_t room, struct iovec out[2]);
-/* Make `n` copied octets visible; `bell`: one octet before them goes by the carrier, and the caller
+/* Make `n` copied octets visible; `octet`: one before them goes by the carrier, and the caller
  * must send it now. False: the word changed, look again (nothing happened). */
-bool lane_tx_publish(struct lane_tx *tx, uint64_t word, size_t n, bool bell);
+bool lane_tx_publish(struct lane_tx *tx, uint64_t word, size_t n, bool octet);
 /* The receiver sleeps, and only an octet on the carrier wakes it. */
 static inline bool lane_tx_needs_octet(const struct lane_tx *tx, uint64_t word)
 {
@@ -271,7 +271,7 @@ static inline bool lane_rx_stirs(const struct lane_rx *rx)
 }
 
 /* All octets in the ring. A hint. */
-static inline size_t lane_rx_held(const struct lane_rx *rx)
+static inline size_t lane_rx_unread(const struct lane_rx *rx)
 {
 	uint32_t n = (uint32_t)atomic_load_explicit(&rx->dir->word, memory_order_acquire) -
 		     LANE_LOAD(rx->head);

@@ -198,7 +198,7 @@ static void bell_is_taken_back_when_receiver_sleeps_without_it(void **st)
 	assert_true(arm());
 	assert_false(has(LANE_BELLED));
 	assert_true(has(LANE_WAITING));
-	assert_int_equal(look(5), LANE_BELL);
+	assert_int_equal(look(5), LANE_OCTET);
 	assert_true(arm_belled());
 	assert_true(has(LANE_BELLED));
 	assert_true(arm_belled());
@@ -237,10 +237,10 @@ static void lane_is_full_when_sleeper_has_a_bell(void **st)
 	assert_int_equal(look(10), LANE_FULL);
 	assert_int_equal(room, 0);
 	tx.can_ring = false;
-	assert_int_equal(look(10), LANE_BELL);
+	assert_int_equal(look(10), LANE_OCTET);
 	tx.can_ring = true;
 	assert_true(lane_rx_arm(&rx, lane_rx_seen(&rx), false));
-	assert_int_equal(look(10), LANE_BELL);
+	assert_int_equal(look(10), LANE_OCTET);
 }
 
 static void carrier_is_empty_when_receiver_has_made_all_turns(void **st)

@@ -190,7 +190,7 @@ static void lane_rings_alone_when_ring_is_full(void **st)
 	put(LANE_RING, false);
 	assert_int_equal(see(), LANE_FROM_RING);
 	assert_true(lane_rx_arm(&rx, lane_rx_seen(&rx), false));
-	assert_int_equal(look(10), LANE_BELL);
+	assert_int_equal(look(10), LANE_OCTET);
 	assert_int_equal(room, 0);
 	assert_true(lane_tx_publish(&tx, word, 0, true));
 	assert_false(lane_tx_in_ring(&tx));
@@ -410,7 +410,7 @@ static void lane_leaves_when_bells_have_used_all_turns(void **st)
 	put(1, false);
 	for (;; n++) {
 		set_flag(LANE_WAITING);
-		if (look(2) != LANE_BELL)
+		if (look(2) != LANE_OCTET)
 			break;
 		put(2, true);
 		assert_true(n < 100);
@@ -425,7 +425,7 @@ static void lane_leaves_when_bells_have_used_all_turns(void **st)
 		take(1, 1);
 	}
 	assert_int_equal(see(), LANE_FROM_OPEN);
-	assert_int_equal(look(2), LANE_BELL);
+	assert_int_equal(look(2), LANE_OCTET);
 }
 
 #define TEST(name) cmocka_unit_test_setup(name, begin)

@@ -84,7 +84,7 @@ static inline void put(size_t n, bool bell)
 	struct iovec iov = { out, n - bell };
 	struct lane_iov from = { .iov = &iov, .count = 1 };
 
-	assert_int_equal(look(n), bell ? LANE_BELL : LANE_RING_OK);
+	assert_int_equal(look(n), bell ? LANE_OCTET : LANE_RING_OK);
 	assert_true(room >= n - bell);
 	for (size_t i = 0; i < n - bell; i++)
 		out[i] = octet_at(tx.pos + bell + i);

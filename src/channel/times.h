@@ -42,7 +42,7 @@
 /* With octets of ours unread, no longer: the peer may ask for them again, and only we can send them. */
 #define SLEEP_UNREAD (20 * (int64_t)NSEC_PER_MSEC)
 /* With a writer that waits for its bell: the reader may never read. */
-#define SLEEP_HELD (50 * (int64_t)NSEC_PER_MSEC)
+#define SLEEP_FULL (50 * (int64_t)NSEC_PER_MSEC)
 /* While lanes keep a waiter busy the kernel is asked at least this often, for what nobody could tell us of: a hundredth
  * of the calls then, where asking each time costs a third of the speed. */
 #define LOOK_KERNEL 100000
@@ -65,22 +65,22 @@
 /* A sender that never receives asks the kernel this often whether it is still there. */
 #define PEER_LOOK NSEC_PER_MSEC
 /* How long a sender that may block waits, in naps, for a receiver because of whom it cannot turn into the ring. */
-#define TURN_WAIT (20 * NSEC_PER_MSEC)
-#define TURN_NAP  20000
+#define TURN_WAIT  (20 * NSEC_PER_MSEC)
+#define TURN_PAUSE 20000
 /* A receiver takes octets back in a few system calls. After this it has been killed over it, or means no good. */
 #define TAKING_NS NSEC_PER_SEC
 /* How long a step down before another program goes on with the socket waits for the peer to send unread octets again: a
  * peer that sleeps in a call of ours looks every SLEEP_UNREAD. */
-#define RECALL_NS  (200 * NSEC_PER_MSEC)
-#define RECALL_NAP (500 * 1000)
+#define RECALL_NS    (200 * NSEC_PER_MSEC)
+#define RECALL_PAUSE (500 * 1000)
 /* How long our own leaving waits for a peer that takes octets back just now: a matter of microseconds. */
-#define LEAVE_NS  (10 * NSEC_PER_MSEC)
-#define LEAVE_NAP 20000
+#define LEAVE_NS    (10 * NSEC_PER_MSEC)
+#define LEAVE_PAUSE 20000
 /* One that sends much at once waits so long in all for the peer to take the offer of a lane, and the process no more than
  * this for peers that do not come. Each that comes pays for two. */
-#define PACE_NS   (500 * 1000)
-#define PACE_VAIN (8 * PACE_NS)
-#define PACE_NAP  10000
+#define PACE_NS    (500 * 1000)
+#define PACE_VAIN  (8 * PACE_NS)
+#define PACE_PAUSE 10000
 
 /* --- memory: what comes back must be faulted in again, so not more often than this */
 #define TRIM_NS NSEC_PER_SEC

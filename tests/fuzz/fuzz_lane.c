@@ -47,7 +47,7 @@ static void send_some(size_t want)
 	uint64_t before = tx.pos;
 	size_t room = 0, n;
 	enum lane_way way = lane_tx_look(&tx, want, &tx_word, &room);
-	bool bell = way == LANE_BELL;
+	bool bell = way == LANE_OCTET;
 	struct iovec piece[2], iov;
 	struct lane_iov from = { .iov = &iov, .count = 1 };
 
@@ -150,7 +150,7 @@ static void hints(void)
 
 	CHECK(unread <= LANE_RING || unread == UINT32_MAX);
 	CHECK(lane_rx_ready(&rx) <= LANE_RING);
-	CHECK(lane_rx_held(&rx) <= LANE_RING);
+	CHECK(lane_rx_unread(&rx) <= LANE_RING);
 	CHECK(lane_rx_behind(&rx, rx_word) <= LANE_RING);
 	(void)lane_rx_stirs(&rx);
 	(void)lane_rx_must_wake(&rx);

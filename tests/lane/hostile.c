@@ -171,7 +171,7 @@ static bool send_some(size_t want)
 			if (put_ring(want, room, word, false))
 				return true;
 			break;
-		case LANE_BELL:
+		case LANE_OCTET:
 			if (put_ring(want, room, word, true))
 				return true;
 			break;

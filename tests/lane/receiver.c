@@ -366,7 +366,7 @@ static bool await(struct receiver *r)
 	}
 	/* Nobody empties the carrier meanwhile: only what fits, and only when it is empty. */
 	if (dice_roll(&r->dice, 4) == 0 && lane_rx_in_ring(&r->rx) &&
-	    lane_rx_held(&r->rx) <= r->carrier->fits) {
+	    lane_rx_unread(&r->rx) <= r->carrier->fits) {
 		r->pieces = lane_rx_take_back(&r->rx, r->piece);
 		r->at = 0;
 		if (r->pieces >= 0) {

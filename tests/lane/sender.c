@@ -77,7 +77,7 @@ static bool look(struct sender *s)
 	if (way == LANE_HELD)
 		return false;
 	COURSE_CHECK(s->room <= LANE_RING);
-	s->bell = way == LANE_BELL;
+	s->bell = way == LANE_OCTET;
 	if (way == LANE_LEAVE)
 		s->state = LEAVE;
 	else if (way == LANE_CARRIER || (s->pinned && way != LANE_FULL))

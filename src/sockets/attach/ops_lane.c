@@ -118,7 +118,7 @@ static int look_for_peer(struct rec *r)
 		return refuse(r, WHY_SHUT);
 	if (sock_flag(r, REC_EXECED))
 		return refuse(r, WHY_EXEC);
-	if (r->checks++ > OPS_LANE_TURNS)
+	if (r->checks++ > OPS_LANE_EXCHANGES)
 		return no_peer(r);
 	if (!process_is_self())
 		return -EAGAIN;

@@ -11,9 +11,9 @@
 #include <stdbool.h>
 #include <sys/socket.h>
 
-/* How often an offer is looked at before the peer counts as plain: at turns, or after so many octets. */
-#define OPS_LANE_TURNS 4
-#define OPS_LANE_LOOKS 64
+/* How often an offer is looked at before the peer counts as plain: at exchanges, or after so many octets. */
+#define OPS_LANE_EXCHANGES 4
+#define OPS_LANE_LOOKS     64
 
 /* Register with the switch, once. */
 void ops_lane_start(void);

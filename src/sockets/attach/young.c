@@ -41,8 +41,8 @@
 #include "sockets/stream/stream.h"
 
 /* Requests and replies before a lane is looked for: those that carry one never pay. */
-#define TURNS_ENOUGH 2
-#define BYTES_ENOUGH (64u << 10)
+#define EXCHANGES_ENOUGH 2
+#define BYTES_ENOUGH     (64u << 10)
 /* So much at once is worth a wait for the peer to take the offer, as long as it has this much to read. */
 #define PACE_SENT   (16u << 10)
 #define PACE_UNREAD BYTES_ENOUGH
@@ -245,13 +245,13 @@ static bool decide(struct rec *r, int fd)
 	return false;
 }
 
-/* An offer stands. It is looked at at every turn, and after every so many octets. */
-static bool decide_posted(struct rec *r, int fd, bool turned)
+/* An offer stands. It is looked at at every exchange, and after every so many octets. */
+static bool decide_posted(struct rec *r, int fd, bool exchanged)
 {
-	if (!turned && LANE_LOAD(r->young_tx) + LANE_LOAD(r->young_rx) < r->check_at)
+	if (!exchanged && LANE_LOAD(r->young_tx) + LANE_LOAD(r->young_rx) < r->check_at)
 		return false;
 	r->check_at = next_look(r);
-	r->checks += turned ? OPS_LANE_LOOKS / OPS_LANE_TURNS + 1 : 1;
+	r->checks += exchanged ? OPS_LANE_LOOKS / OPS_LANE_EXCHANGES + 1 : 1;
 	return decide(r, fd);
 }
 
@@ -263,7 +263,8 @@ static bool is_old_enough(const struct rec *r)
 		return tx + rx >= LANE_LOAD(r->goal);
 	if (sock_flag(r, REC_ASKED))
 		return true;
-	return LANE_LOAD(r->turns) >= TURNS_ENOUGH || tx >= BYTES_ENOUGH || rx >= BYTES_ENOUGH;
+	return LANE_LOAD(r->exchanges) >= EXCHANGES_ENOUGH || tx >= BYTES_ENOUGH ||
+	       rx >= BYTES_ENOUGH;
 }
 
 /* One thread at a time sees to it, with the lock of sending, so that the number stays what it is. False: not now. */
@@ -284,7 +285,7 @@ static void end_growing(struct rec *r, bool lane)
 		epoll_lane_appeared(r);
 }
 
-static void grow_up(struct rec *r, int fd, bool turned)
+static void grow_up(struct rec *r, int fd, bool exchanged)
 {
 	int saved = errno;
 	bool lane = false;
@@ -298,7 +299,7 @@ static void grow_up(struct rec *r, int fd, bool turned)
 			       &cancel); /* locks, and letters half written */
 	switch (atomic_load(&r->state)) {
 	case REC_YOUNG: lane = sock_identify(r, fd) && decide(r, fd); break;
-	case REC_POSTED: lane = decide_posted(r, fd, turned); break;
+	case REC_POSTED: lane = decide_posted(r, fd, exchanged); break;
 	case REC_AGREED: lane = attach(r, fd); break;
 	}
 	end_growing(r, lane);
@@ -309,12 +310,12 @@ static void grow_up(struct rec *r, int fd, bool turned)
 /* A short sleep that lets a peer on the same processor run. */
 static void pause_for_peer(void)
 {
-	const struct timespec nap = { .tv_nsec = PACE_NAP };
+	const struct timespec pause = { .tv_nsec = PACE_PAUSE };
 	uint64_t before = clock_now();
 
 	sched_yield();
-	if (clock_now() - before < (uint64_t)nap.tv_nsec)
-		sys_call(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &nap, NULL);
+	if (clock_now() - before < (uint64_t)pause.tv_nsec)
+		sys_call(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &pause, NULL);
 }
 
 /* How much the other end has in its queue; false: nobody knows. */
@@ -370,16 +371,16 @@ void young_pace(struct rec *r, int fd, size_t sent)
 		atomic_fetch_add_explicit(&paced_in_vain, (int64_t)took, memory_order_relaxed);
 }
 
-static bool count_turn(struct rec *r, uint32_t direction)
+static bool count_exchange(struct rec *r, uint32_t direction)
 {
 	uint32_t last = LANE_LOAD(r->last);
-	bool turned = last != 0 && last != direction;
+	bool exchanged = last != 0 && last != direction;
 
 	/* Several threads may count at a time; it need not be exact. */
 	LANE_STORE(r->last, direction);
-	if (turned)
-		LANE_STORE(r->turns, LANE_LOAD(r->turns) + 1);
-	return turned;
+	if (exchanged)
+		LANE_STORE(r->exchanges, LANE_LOAD(r->exchanges) + 1);
+	return exchanged;
 }
 
 void young_grow(struct rec *r, int fd, size_t size)
@@ -391,10 +392,10 @@ void young_grow(struct rec *r, int fd, size_t size)
 		state = atomic_load(&r->state);
 	}
 	if (state >= REC_YOUNG && state <= REC_AGREED) {
-		bool turned = count_turn(r, 1);
+		bool exchanged = count_exchange(r, 1);
 
 		LANE_STORE(r->young_tx, LANE_LOAD(r->young_tx) + size);
-		grow_up(r, fd, turned);
+		grow_up(r, fd, exchanged);
 	}
 }
 
@@ -458,10 +459,10 @@ void young_after_receive(struct raw_call *c, int fd, ssize_t n, int flags)
 	if (n > 0 && !(flags & MSG_PEEK) && sock_flag(r, REC_ELIGIBLE))
 		stream_count_carrier(r, (uint64_t)n);
 	if (n > 0 && !(flags & MSG_PEEK) && state >= REC_YOUNG && state <= REC_AGREED) {
-		bool turned = count_turn(r, 2);
+		bool exchanged = count_exchange(r, 2);
 
 		LANE_STORE(r->young_rx, LANE_LOAD(r->young_rx) + (uint64_t)n);
-		grow_up(r, fd, turned);
+		grow_up(r, fd, exchanged);
 	}
 	sock_release(r);
 }

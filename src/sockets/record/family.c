@@ -202,14 +202,14 @@ void family_forget_calls(void)
 
 static void add(struct rec *r, int seat, int change)
 {
-	uint8_t old = atomic_load_explicit(&r->held[seat], memory_order_relaxed);
+	uint8_t old = atomic_load_explicit(&r->numbers[seat], memory_order_relaxed);
 
 	do {
 		/* Too many to count: they stay. */
 		if (old == UINT8_MAX || (old == 0 && change < 0))
 			return;
-	} while (!atomic_compare_exchange_weak(&r->held[seat], &old, (uint8_t)(old + change)));
-	atomic_fetch_add(&r->home->seat[seat].held, (uint32_t)change);
+	} while (!atomic_compare_exchange_weak(&r->numbers[seat], &old, (uint8_t)(old + change)));
+	atomic_fetch_add(&r->home->seat[seat].numbers, (uint32_t)change);
 }
 
 void family_hold(struct rec *r, int change)
@@ -259,12 +259,12 @@ static bool is_dead(const struct home *h, int seat)
 
 static void give_up(struct rec *r, int seat)
 {
-	uint8_t n = atomic_load(&r->held[seat]);
+	uint8_t n = atomic_load(&r->numbers[seat]);
 
 	if (n == 0 || n == UINT8_MAX)
 		return;
-	atomic_store(&r->held[seat], 0);
-	atomic_fetch_sub(&r->home->seat[seat].held, n);
+	atomic_store(&r->numbers[seat], 0);
+	atomic_fetch_sub(&r->home->seat[seat].numbers, n);
 	atomic_fetch_sub(&r->procs, 1);
 	if (atomic_fetch_sub(&r->refs, n) == n)
 		record_abandon(r);
@@ -275,12 +275,12 @@ static void clear(struct home *h, int seat)
 {
 	struct rec *r;
 
-	for (uint32_t n = 0; n < atomic_load(&h->high) && atomic_load(&h->seat[seat].held) &&
+	for (uint32_t n = 0; n < atomic_load(&h->high) && atomic_load(&h->seat[seat].numbers) &&
 			     (r = family_rec(h, n)) != NULL;
 	     n++)
 		give_up(r, seat);
 	/* What could not be counted keeps the seat, or what is not mapped here: others may see to it. */
-	if (atomic_load(&h->seat[seat].held) == 0)
+	if (atomic_load(&h->seat[seat].numbers) == 0)
 		atomic_store(&h->seat[seat].pid, 0);
 }
 
@@ -295,27 +295,29 @@ static void sweep_one(struct home *h, int seat)
 
 typedef uint64_t __attribute__((may_alias)) eight;
 
-_Static_assert(offsetof(struct rec, held) % sizeof(eight) == 0 && HOME_SEATS % 8 == 0, "aligned");
+_Static_assert(offsetof(struct rec, numbers) % sizeof(eight) == 0 && HOME_SEATS % 8 == 0,
+	       "aligned");
 
 /* All that they held, or each record that is closed would ask for them again. */
 void family_reap(struct rec *r)
 {
-	const eight *eights = (const void *)r->held;
+	const eight *eights = (const void *)r->numbers;
 
 	for (int seat = 0; seat < HOME_SEATS; seat++) {
 		/* Most seats are empty: eight at a time. */
 		if (seat % 8 == 0 && !__atomic_load_n(&eights[seat / 8], __ATOMIC_RELAXED))
 			seat += 7;
-		else if (atomic_load_explicit(&r->held[seat], memory_order_relaxed))
+		else if (atomic_load_explicit(&r->numbers[seat], memory_order_relaxed))
 			sweep_one(r->home, seat);
 	}
 }
 
 void family_sweep(struct home *h)
 {
-	static _Atomic uint32_t turn;
+	static _Atomic uint32_t next_seat;
 
-	sweep_one(h, (int)(atomic_fetch_add_explicit(&turn, 1, memory_order_relaxed) % HOME_SEATS));
+	sweep_one(h, (int)(atomic_fetch_add_explicit(&next_seat, 1, memory_order_relaxed) %
+			   HOME_SEATS));
 }
 
 /* --- forks */
@@ -343,13 +345,13 @@ static int take_seat(struct home *h)
 /* The seat is nobody's but ours until the child sits there. */
 static void add_quietly(struct rec *r, int seat)
 {
-	uint8_t n = atomic_load_explicit(&r->held[seat], memory_order_relaxed);
-	_Atomic uint32_t *held = &r->home->seat[seat].held;
+	uint8_t n = atomic_load_explicit(&r->numbers[seat], memory_order_relaxed);
+	_Atomic uint32_t *all = &r->home->seat[seat].numbers;
 
 	if (n == UINT8_MAX)
 		return;
-	atomic_store_explicit(&r->held[seat], (uint8_t)(n + 1), memory_order_relaxed);
-	atomic_store_explicit(held, atomic_load_explicit(held, memory_order_relaxed) + 1,
+	atomic_store_explicit(&r->numbers[seat], (uint8_t)(n + 1), memory_order_relaxed);
+	atomic_store_explicit(all, atomic_load_explicit(all, memory_order_relaxed) + 1,
 			      memory_order_relaxed);
 }
 
@@ -391,7 +393,7 @@ void family_leave(void)
 	for (int i = 0; i < HOMES; i++) {
 		struct home *h = known[i].home;
 
-		if (h && known[i].seat >= 0 && atomic_load(&h->seat[known[i].seat].held) == 0)
+		if (h && known[i].seat >= 0 && atomic_load(&h->seat[known[i].seat].numbers) == 0)
 			atomic_store(&h->seat[known[i].seat].pid, 0);
 	}
 }

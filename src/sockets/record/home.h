@@ -81,19 +81,19 @@ struct rec {
 	struct keep *keep;                    /* what calls of this process have to do with it */
 	uint32_t number;                      /* at which place of the home it is */
 	/* a fork counts these for each record: close together */
-	_Atomic uint32_t refs;            /* descriptors, in all processes of the family */
-	_Atomic uint32_t procs;           /* processes of the family that hold it */
-	_Atomic uint32_t flags;           /* enum rec_flag */
-	_Atomic uint8_t held[HOME_SEATS]; /* descriptors, by process; see family.h */
-	_Atomic uint32_t armed;           /* sleepers that rely on LANE_WAITING ... */
-	uint32_t armed_bell;              /* ... and those of them that our bell wakes */
-	struct meet_end end;              /* of the connection, with its lane */
+	_Atomic uint32_t refs;               /* descriptors, in all processes of the family */
+	_Atomic uint32_t procs;              /* processes of the family that hold it */
+	_Atomic uint32_t flags;              /* enum rec_flag */
+	_Atomic uint8_t numbers[HOME_SEATS]; /* descriptors, by process; see family.h */
+	_Atomic uint32_t armed;              /* sleepers that rely on LANE_WAITING ... */
+	uint32_t armed_bell;                 /* ... and those of them that our bell wakes */
+	struct meet_end end;                 /* of the connection, with its lane */
 	/* towards eligibility */
-	uint32_t turns;
-	uint32_t last;     /* 1: sent last, 2: received last */
-	uint32_t peer_uid; /* of a peer that did not come; see WHY_USER */
+	uint32_t exchanges; /* how often the direction has changed */
+	uint32_t last;      /* 1: sent last, 2: received last */
+	uint32_t peer_uid;  /* of a peer that did not come; see WHY_USER */
 	uint64_t young_tx, young_rx;
-	uint64_t check_at; /* octets or turns at which the offer is looked at again */
+	uint64_t check_at; /* octets or exchanges at which the offer is looked at again */
 	uint32_t checks;
 	uint64_t goal;  /* octets before the peer is looked for again; 0: for the first time */
 	uint32_t paced; /* nanoseconds spent in waiting for the peer to take our offer */
@@ -151,9 +151,9 @@ struct home {
 	_Atomic uint64_t lane_tx, lane_rx, tcp_tx, tcp_rx;
 	struct robust_lock seats_lock;
 	struct {
-		_Atomic int32_t pid;   /* 0: free; below 0: of the parent of a child being forked */
-		_Atomic uint32_t held; /* descriptors in all */
-		_Atomic uint64_t space; /* in which the number means something */
+		_Atomic int32_t pid; /* 0: free; below 0: of the parent of a child being forked */
+		_Atomic uint32_t numbers; /* descriptors in all */
+		_Atomic uint64_t space;   /* in which the number means something */
 	} seat[HOME_SEATS];
 	char rules[256];                 /* the file of rules, or "" */
 	_Atomic uint32_t told;           /* the process has told its totals itself */

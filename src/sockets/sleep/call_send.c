@@ -205,15 +205,15 @@ static ssize_t fill(struct sender *s, int fd, struct lane_iov *from, size_t want
 }
 
 /* A moment for a receiver that lets us into the ring, or takes octets back. -1 and EINTR: a signal ends the call. */
-static int nap_for_receiver(struct sender *s, bool turn)
+static int pause_for_receiver(struct sender *s, bool turn)
 {
-	const struct timespec nap = { .tv_nsec = TURN_NAP };
+	const struct timespec pause = { .tv_nsec = TURN_PAUSE };
 	uint64_t now = clock_now();
 
 	if (turn && s->turned == 0)
 		s->turned = now;
-	if (sys_call(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &nap, NULL) != 0 && errno == EINTR &&
-	    (s->limit.some || nap_signals(true) == NAP_ENDS))
+	if (sys_call(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &pause, NULL) != 0 &&
+	    errno == EINTR && (s->limit.some || nap_signals(true) == NAP_ENDS))
 		return -1;
 	if (turn && !(atomic_load(&s->r->tx.dir->word) & LANE_ATTACHED))
 		s->r->absent += (uint32_t)(clock_now() - now);
@@ -232,7 +232,7 @@ static int sleep_for(struct sender *s, ssize_t reason, int fd)
 	case PUT_FULL: return outwait_full(s->r, fd, &s->limit, &s->leave);
 	case PUT_CARRIER: return outwait_carrier(fd, &s->limit);
 	case PUT_HELD:
-	case PUT_TURN: return nap_for_receiver(s, reason == PUT_TURN);
+	case PUT_TURN: return pause_for_receiver(s, reason == PUT_TURN);
 	default: return -1;
 	}
 }

@@ -104,9 +104,9 @@ static struct epoll_event wanted(const struct member *m)
 
 	if (m->disarmed)
 		event.events = EPOLLONESHOT; /* errors are told once, as the kernel would */
-	else if (m->held)
+	else if (m->full)
 		event.events &= ~(uint32_t)(EPOLLOUT | EPOLLWRNORM);
-	if (m->held && stream_can_be_rung(m->rec))
+	if (m->full && stream_can_be_rung(m->rec))
 		event.events |= EPOLLRDHUP;
 	return event;
 }
@@ -469,7 +469,7 @@ static void close_member(struct epoll_set *s)
 
 		if (shared) {
 			/* From here on the kernel is alone with it. */
-			if (!m->gone && m->held)
+			if (!m->gone && m->full)
 				epoll_heat(s, m);
 			if (m->gone || m->dirty)
 				tell_kernel(s, s->ep, m);
@@ -578,8 +578,8 @@ static void make_exact(struct epoll_set *s)
 {
 	if (!atomic_load(&s->live))
 		return;
-	for (uint32_t i = 0; i < s->used && s->helds > 0; i++)
-		if (s->member[i].rec && s->member[i].held)
+	for (uint32_t i = 0; i < s->used && s->fulls > 0; i++)
+		if (s->member[i].rec && s->member[i].full)
 			epoll_heat(s, &s->member[i]);
 	epoll_reconcile(s, s->ep);
 }
@@ -601,10 +601,10 @@ static void become_guest(struct epoll_set *s)
 	s->exact = true;
 	s->guest = true;
 	s->bell_pid = 0; /* the one in there is the parent's */
-	s->colds = s->helds = 0;
+	s->colds = s->fulls = 0;
 	for (uint32_t i = 0; i < s->used; i++) {
 		s->member[i].by = WAITER_NOT;
-		s->member[i].cold = s->member[i].held = false;
+		s->member[i].cold = s->member[i].full = false;
 	}
 }
 

@@ -28,7 +28,7 @@ struct member {
 	bool hot;   /* in the list of lanes to look at */
 	bool cold;  /* in the list of those that stir when their peer does something */
 	uint8_t by; /* enum waiter_by: how its peer wakes us */
-	bool held; /* the ring is full, so the kernel is not asked whether the carrier is writable */
+	bool full; /* the ring is full, so the kernel is not asked whether the carrier is writable */
 	bool dirty;    /* the kernel does not have the wish */
 	bool rearm;    /* ... and must be told of it, though nothing may have changed */
 	bool gone;     /* deleted by the program, not yet in the kernel */
@@ -58,7 +58,7 @@ struct epoll_set {
 	uint32_t *by_fd, *by_data; /* first member with a remainder, + 1 */
 	struct watch *hot, *cold;
 	uint32_t capacity; /* of all of these */
-	uint32_t used, free, hots, colds, helds, dirty, tcp;
+	uint32_t used, free, hots, colds, fulls, dirty, tcp;
 	uint32_t users;            /* threads that wait for it, ... */
 	_Atomic uint32_t sleepers; /* ... in the kernel */
 	int ep;                    /* one of its descriptors */
@@ -67,7 +67,7 @@ struct epoll_set {
 	uint64_t changes; /* by the program, of its members */
 	uint32_t seen_lanes;
 	uint32_t seen_refusals;
-	uint32_t turn; /* where the next look begins, for fairness */
+	uint32_t first; /* where the next look begins, for fairness */
 	uint32_t spin;
 	struct waiter waiter;
 	uint64_t looked;  /* when the kernel's set was last asked, ... */
@@ -111,7 +111,7 @@ void epoll_heat(struct epoll_set *s, struct member *m);
 /* Hot no more, and not told of to the peer either. */
 void epoll_cool(struct epoll_set *s, struct member *m);
 /* Its peer rings when there is room. False: there is. */
-bool epoll_hold(struct epoll_set *s, struct member *m);
+bool epoll_await_room(struct epoll_set *s, struct member *m);
 /* Our bell hangs in the set, and the peer has it. */
 static inline bool epoll_is_belled(const struct epoll_set *s, const struct member *m)
 {

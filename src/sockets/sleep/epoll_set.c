@@ -333,9 +333,9 @@ static void unarm(struct epoll_set *s, struct member *m)
 		list_remove(s->cold, &s->colds, s, m);
 	}
 	waiter_disarm(m->rec, &m->by);
-	if (m->held) {
-		m->held = false;
-		s->helds--;
+	if (m->full) {
+		m->full = false;
+		s->fulls--;
 		epoll_set_dirty(s, m, true);
 	}
 }
@@ -368,11 +368,11 @@ static void make_cold(struct epoll_set *s, struct member *m)
 	list_add(s->cold, &s->colds, s, m);
 }
 
-bool epoll_hold(struct epoll_set *s, struct member *m)
+bool epoll_await_room(struct epoll_set *s, struct member *m)
 {
 	make_cold(s, m);
-	s->helds += !m->held;
-	m->held = true;
+	s->fulls += !m->full;
+	m->full = true;
 	epoll_set_dirty(s, m, true);
 	if (stream_ask_room(m->rec))
 		return true;

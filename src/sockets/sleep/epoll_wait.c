@@ -201,7 +201,7 @@ static uint32_t look_at_lanes(struct wait *w, uint32_t count)
 	uint32_t before = 0;
 
 	for (uint32_t i = 0; i < count && w->n < w->max; i++) {
-		uint32_t at = s->turn + i < s->hots ? s->turn + i : (s->turn + i) % s->hots;
+		uint32_t at = s->first + i < s->hots ? s->first + i : (s->first + i) % s->hots;
 		int n = w->n;
 
 		if (is_quiet(s, at))
@@ -211,7 +211,7 @@ static uint32_t look_at_lanes(struct wait *w, uint32_t count)
 			continue;
 		before = i;
 		if (w->n == w->max)
-			s->turn = (s->turn + i + 1) % s->hots;
+			s->first = (s->first + i + 1) % s->hots;
 	}
 	return before;
 }
@@ -282,7 +282,7 @@ static bool translate(struct wait *w, struct member *m, struct epoll_event *even
 	struct epoll_set *s = w->s;
 	bool by_kernel = true;
 
-	if (m->held && (event->events & EPOLLRDHUP))
+	if (m->full && (event->events & EPOLLRDHUP))
 		stream_peer_ended(m->rec, m->fd);
 	if (m->laned)
 		epoll_heat(s, m);
@@ -517,7 +517,7 @@ static bool arm_for_room(struct epoll_set *s, struct member *m)
 	if (!(m->wish.events & OUT))
 		return true;
 	if (stream_wants_room(m->rec) && !(m->wish.events & EPOLLEXCLUSIVE))
-		return epoll_hold(s, m);
+		return epoll_await_room(s, m);
 	/* No edge will come of a carrier that has had room all the time. One that is full gives one. */
 	s->no_room = (m->wish.events & EPOLLET) && was_refused(m) && (ask_carrier(m) & OUT);
 	return !s->no_room;
@@ -540,9 +540,9 @@ static bool arm_one(struct epoll_set *s, struct member *m)
 }
 
 /* How long one can sleep over this member. */
-static int64_t patience(const struct epoll_set *s, const struct member *m, bool held)
+static int64_t patience(const struct epoll_set *s, const struct member *m, bool full)
 {
-	return waiter_patience(m->rec, held, held && epoll_is_belled(s, m));
+	return waiter_patience(m->rec, full, full && epoll_is_belled(s, m));
 }
 
 /* Let the peers ring. False: one is readable already. *most is how long one can sleep. */
@@ -556,7 +556,7 @@ static bool arm_all(struct epoll_set *s, int64_t *most)
 			stream_serve(m->rec, m->fd);
 			if (!arm_one(s, m))
 				return false;
-			*most = min_i64(*most, patience(s, m, m->held));
+			*most = min_i64(*most, patience(s, m, m->full));
 		}
 		epoll_cool(s, m);
 	}
@@ -584,9 +584,9 @@ static int64_t look_around(struct epoll_set *s)
 		if (!m->rec || !m->laned || !sock_has_lane(m->rec))
 			continue;
 		stream_serve(m->rec, m->fd);
-		if (m->held && !stream_wants_room(m->rec))
+		if (m->full && !stream_wants_room(m->rec))
 			epoll_heat(s, m);
-		most = min_i64(most, patience(s, m, m->held));
+		most = min_i64(most, patience(s, m, m->full));
 	}
 	return most;
 }
@@ -615,7 +615,7 @@ static int sleep_in_kernel(struct wait *w)
 	if (!arm_all(s, &most))
 		return 0;
 	epoll_answer(s);
-	if (s->helds > 0)
+	if (s->fulls > 0)
 		most = min_i64(most, look_around(s));
 	if (s->hots > 0)
 		return 0;

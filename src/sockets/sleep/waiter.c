@@ -164,13 +164,13 @@ int waiter_sleep(struct waiter *w, int (*call)(void *arg), void *arg)
 	return n;
 }
 
-int64_t waiter_patience(struct rec *r, bool held, bool belled)
+int64_t waiter_patience(struct rec *r, bool full, bool belled)
 {
 	int64_t most = stream_unsent(r) > 0 ? SLEEP_UNREAD : INT64_MAX;
 
-	if (!held)
+	if (!full)
 		return most;
-	return min_i64(most, belled && stream_can_be_rung(r) ? SLEEP_HELD : stream_glance(r));
+	return min_i64(most, belled && stream_can_be_rung(r) ? SLEEP_FULL : stream_glance(r));
 }
 
 int waiter_room(struct rec *r, bool (*has)(void *rec), int64_t ns, bool as_read)

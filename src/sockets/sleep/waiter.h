@@ -63,8 +63,8 @@ bool waiter_arm_again(struct rec *r);
 /* Sleep: call(arg) in the kernel, without a lock. Its result. */
 int waiter_sleep(struct waiter *w, int (*call)(void *arg), void *arg);
 
-/* How long one can sleep over this lane; INT64_MAX: for ever. `held`: a writer waits for room; `belled`: its reader rings. */
-int64_t waiter_patience(struct rec *r, bool held, bool belled);
+/* How long one can sleep over this lane; INT64_MAX: for ever. `full`: a writer waits for room; `belled`: its reader rings. */
+int64_t waiter_patience(struct rec *r, bool full, bool belled);
 /* A sleep of at most `ns` that ends when the reader makes room, unless has(r). `as_read`: restarted by the kernel as
  * read() would be. 0, or -1 and EINTR: a handler has run. */
 int waiter_room(struct rec *r, bool (*has)(void *rec), int64_t ns, bool as_read);

@@ -159,7 +159,7 @@ static enum recall recall(struct rec *r, int fd)
 {
 	/* Always asked for: the peer may be about to publish. */
 	lane_rx_recall(&r->rx);
-	if (lane_rx_held(&r->rx) == 0)
+	if (lane_rx_unread(&r->rx) == 0)
 		return RECALL_DONE; /* there was nothing; it stays asked for */
 	if (take_back(r, fd))
 		return RECALL_DONE;
@@ -189,12 +189,12 @@ static enum stream_left leave_once(struct rec *r, int fd)
  * program sends next would overtake them; it is a matter of microseconds, and not waited for longer than a moment. */
 static bool leave_for_good(struct rec *r, int fd)
 {
-	const struct timespec nap = { .tv_nsec = LEAVE_NAP };
+	const struct timespec pause = { .tv_nsec = LEAVE_PAUSE };
 	uint64_t start = clock_now();
 	enum stream_left left;
 
 	while ((left = leave_once(r, fd)) == STREAM_LATER && clock_now() - start < LEAVE_NS)
-		sys_call(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &nap, NULL);
+		sys_call(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &pause, NULL);
 	return left != STREAM_BROKEN;
 }
 
@@ -211,7 +211,7 @@ bool stream_is_down(struct rec *r, int fd)
 {
 	/* After GONE nothing can come into the ring; what is not in it the kernel has. */
 	return sock_flag(r, REC_PINNED) && (atomic_load(&r->rx.dir->word) & LANE_GONE) &&
-	       lane_rx_held(&r->rx) == 0 && become_plain(r, fd);
+	       lane_rx_unread(&r->rx) == 0 && become_plain(r, fd);
 }
 
 /* One round of stepping down with what is received. True: no use in another one. */
@@ -235,7 +235,7 @@ static bool come_down(struct rec *r, int fd, bool last)
 
 void stream_step_down(struct rec *r, int fd, enum why why, bool patient)
 {
-	const struct timespec nap = { .tv_nsec = RECALL_NAP };
+	const struct timespec pause = { .tv_nsec = RECALL_PAUSE };
 	uint64_t start = clock_now();
 	bool last = !patient;
 
@@ -244,7 +244,7 @@ void stream_step_down(struct rec *r, int fd, enum why why, bool patient)
 	atomic_store_explicit(&r->why, why, memory_order_relaxed);
 	while (!come_down(r, fd, last) && !last) {
 		ROBUST_NONE();
-		sys_call(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &nap, NULL);
+		sys_call(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &pause, NULL);
 		last = clock_now() - start > RECALL_NS;
 	}
 	atomic_fetch_add(&r->home->stepdowns, 1);
@@ -255,7 +255,7 @@ void stream_say_end(struct rec *r, int fd)
 	if (!sock_has_lane(r))
 		return;
 	/* Unread octets make the kernel reset a connection; it does not know of ours. */
-	if (lane_rx_held(&r->rx) > 0)
+	if (lane_rx_unread(&r->rx) > 0)
 		stream_reset_on_close(fd);
 	lane_rx_forsake(&r->rx);
 	lane_tx_end(&r->tx);

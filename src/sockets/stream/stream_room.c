@@ -47,7 +47,7 @@ bool stream_leaves_anyway(struct rec *r)
 bool stream_reader_moves(struct rec *r)
 {
 	uint32_t head = atomic_load_explicit(&r->tx.dir->head, memory_order_relaxed);
-	uint64_t most = lane_rx_held(&r->rx) > LANE_RING / 2 ? ROOM_DEADLOCK : ROOM_PATIENCE;
+	uint64_t most = lane_rx_unread(&r->rx) > LANE_RING / 2 ? ROOM_DEADLOCK : ROOM_PATIENCE;
 	uint64_t now = clock_now();
 
 	if (LANE_LOAD(r->full_since) == 0)

@@ -55,7 +55,7 @@ static void make_room(struct rec *r, size_t taken)
 {
 	uint32_t how;
 
-	if (taken == 0 || lane_rx_held(&r->rx) + taken <= lane_rx_limit(&r->rx) / 4)
+	if (taken == 0 || lane_rx_unread(&r->rx) + taken <= lane_rx_limit(&r->rx) / 4)
 		return;
 	/* A writer relies on its bell only once it knows that we have it. */
 	if (arena_bell(r->end.arena) < 0)
@@ -313,7 +313,7 @@ void stream_count_carrier(struct rec *r, uint64_t n)
 
 size_t stream_unread(struct rec *r)
 {
-	return lane_rx_held(&r->rx);
+	return lane_rx_unread(&r->rx);
 }
 
 int stream_left(struct rec *r, int fd)

@@ -20,12 +20,12 @@
 /* With the turn go so many octets. */
 #define TURN_FIRST 1024
 /* The octet that wakes the receiver is promised; a kernel that is short of memory is asked so often. */
-#define BELL_TRIES 100
+#define OCTET_TRIES 100
 
 /* The octet that wakes the receiver. It is promised already, so it must go; there was room for it. */
 static int send_octet(struct rec *r, int fd, uint8_t octet, int flags)
 {
-	for (int tries = 0; tries < BELL_TRIES; tries++) {
+	for (int tries = 0; tries < OCTET_TRIES; tries++) {
 		ssize_t n = sys_send(fd, &octet, 1, flags & MSG_NOSIGNAL);
 
 		if (n == 1) {
@@ -64,35 +64,35 @@ static bool find_bell(struct rec *r, uint64_t word)
 	return true;
 }
 
-/* Copy into the ring and publish, with or without a bell. 0: look again. */
+/* Copy into the ring and publish, with or without the octet that wakes the receiver. 0: look again. */
 static ssize_t put_ring(struct rec *r, int fd, struct lane_iov *from, size_t n, uint64_t word,
-			bool bell, int flags)
+			bool wakes, int flags)
 {
 	struct lane_iov at = *from;
 	uint8_t octet = 0;
 	size_t copied;
 
-	if (bell) {
+	if (wakes) {
 		struct iovec one[IOV_PIECES] = { { 0 } };
 
 		iov_cut(&at, 1, one);
 		octet = *(uint8_t *)one[0].iov_base;
 		iov_skip(&at, 1);
 	}
-	copied = lane_tx_copy(&r->tx, &at, n - bell);
+	copied = lane_tx_copy(&r->tx, &at, n - wakes);
 	order_stamp(r->tx.dir, r->order_peer);
-	if (!lane_tx_publish(&r->tx, word, copied, bell))
+	if (!lane_tx_publish(&r->tx, word, copied, wakes))
 		return 0;
 	*from = at;
 	atomic_store_explicit(&r->tx_told, 0, memory_order_relaxed);
 	LANE_STORE(r->full_since, 0);
 	stream_count(&r->sent.lane_bytes, copied);
-	if (bell && send_octet(r, fd, octet, flags) != 0)
+	if (wakes && send_octet(r, fd, octet, flags) != 0)
 		return -1;
 	tell(r);
 	if (r->tx.high > LANE_TRIM && !LANE_LOAD(r->listed))
 		stream_note_large(r);
-	return (ssize_t)(copied + bell);
+	return (ssize_t)(copied + wakes);
 }
 
 static bool is_taken(void *arg)
@@ -132,17 +132,17 @@ static bool no_ring(struct rec *r, int fd, uint64_t word)
 	return !stream_is_answered(r, fd) || sock_flag(r, STREAM_NO_RING);
 }
 
-/* Into the ring, with a bell if the receiver sleeps. 0: look again. */
+/* Into the ring, with an octet on the carrier if the receiver sleeps. 0: look again. */
 static ssize_t put_lane(struct rec *r, int fd, struct lane_iov *from, size_t n, uint64_t word,
-			bool bell, int flags)
+			bool wakes, int flags)
 {
 	if (no_ring(r, fd, word))
 		return PUT_LEAVE;
 	/* The carrier may be full: then the kernel must say so, before anything is promised. If all that
 	 * went there has been taken it is not. */
-	if (bell && !lane_tx_carrier_is_empty(&r->tx) && !carrier_has_room(fd))
+	if (wakes && !lane_tx_carrier_is_empty(&r->tx) && !carrier_has_room(fd))
 		return PUT_LEAVE;
-	return put_ring(r, fd, from, n, word, bell, flags);
+	return put_ring(r, fd, from, n, word, wakes, flags);
 }
 
 /* The carrier is to be used, and not only because the receiver is not there yet. */
@@ -196,7 +196,7 @@ ssize_t stream_put(struct rec *r, int fd, struct lane_iov *from, size_t want, in
 				step = min_size(step, TURN_FIRST);
 			n = put_lane(r, fd, from, min_size(room, step), word, false, flags);
 			break;
-		case LANE_BELL:
+		case LANE_OCTET:
 			if (find_bell(r, word))
 				break;
 			n = put_lane(r, fd, from, min_size(room + 1, step), word, true, flags);
