@@ -47,8 +47,9 @@ static void lock_steal(struct robust_lock *l, uint32_t seen)
 		atomic_compare_exchange_strong(&l->word, &seen, 0);
 }
 
-static bool lock_slow(struct robust_lock *l, uint32_t me)
+bool robust_take_slowly(struct robust_lock *l)
 {
+	uint32_t me = self_tid();
 	const struct timespec limit = { .tv_nsec = 50 * 1000 * 1000 };
 	int saved = errno;
 
@@ -75,24 +76,6 @@ static bool lock_slow(struct robust_lock *l, uint32_t me)
 	return true;
 }
 
-bool(robust_try)(struct robust_lock *l)
-{
-	uint32_t none = 0;
-
-	return atomic_compare_exchange_strong_explicit(&l->word, &none, self_tid(),
-						       memory_order_seq_cst, memory_order_relaxed);
-}
-
-bool(robust_take)(struct robust_lock *l)
-{
-	uint32_t none = 0;
-	uint32_t me = self_tid();
-
-	return atomic_compare_exchange_strong_explicit(&l->word, &none, me, memory_order_seq_cst,
-						       memory_order_relaxed) ||
-	       lock_slow(l, me);
-}
-
 #ifdef FLUE_LOCK_CHECK
 bool robust_try_as(struct robust_lock *l, const char *name, const char *file)
 {
@@ -116,6 +99,11 @@ bool robust_take_as(struct robust_lock *l, const char *name, const char *file)
 	return ok;
 }
 
+void robust_checks_give(struct robust_lock *l)
+{
+	robust_order_gives(l);
+}
+
 void robust_none(const char *where)
 {
 	if (robust_order_held() <= 0)
@@ -125,17 +113,12 @@ void robust_none(const char *where)
 }
 #endif
 
-void robust_give(struct robust_lock *l)
+void robust_wake(struct robust_lock *l)
 {
-#ifdef FLUE_LOCK_CHECK
-	robust_order_gives(l);
-#endif
-	if (atomic_exchange_explicit(&l->word, 0, memory_order_release) & SLEEPS) {
-		int saved = errno;
+	int saved = errno;
 
-		sys_call(SYS_futex, &l->word, FUTEX_WAKE, 1, NULL, NULL, 0);
-		errno = saved;
-	}
+	sys_call(SYS_futex, &l->word, FUTEX_WAKE, 1, NULL, NULL, 0);
+	errno = saved;
 }
 
 /* Others would find it taken again before they have woken up. */

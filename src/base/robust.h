@@ -11,16 +11,47 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/self.h"
+
 /* Owner's thread id, or 0; bit 31: somebody sleeps for it. */
 struct robust_lock {
 	_Atomic uint32_t word;
 };
 
-/* False: this thread has it already (a signal handler came between). */
-bool robust_take(struct robust_lock *l);
+/* Of the next ones: when it is taken, and when somebody sleeps for it. */
+bool robust_take_slowly(struct robust_lock *l);
+void robust_wake(struct robust_lock *l);
+#ifdef FLUE_LOCK_CHECK
+void robust_checks_give(struct robust_lock *l);
+#else
+static inline void robust_checks_give(struct robust_lock *l)
+{
+	(void)l;
+}
+#endif
+
 /* False: somebody has it. */
-bool robust_try(struct robust_lock *l);
-void robust_give(struct robust_lock *l);
+static inline bool robust_try(struct robust_lock *l)
+{
+	uint32_t none = 0;
+
+	return atomic_compare_exchange_strong_explicit(&l->word, &none, self_tid(),
+						       memory_order_seq_cst, memory_order_relaxed);
+}
+
+/* False: this thread has it already (a signal handler came between). */
+static inline bool robust_take(struct robust_lock *l)
+{
+	return robust_try(l) || robust_take_slowly(l);
+}
+
+static inline void robust_give(struct robust_lock *l)
+{
+	robust_checks_give(l);
+	if (atomic_exchange_explicit(&l->word, 0, memory_order_release) >> 31)
+		robust_wake(l);
+}
+
 /* Give it back, and let somebody who waits for it have it before it is taken again. */
 void robust_pass(struct robust_lock *l);
 

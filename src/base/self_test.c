@@ -117,7 +117,7 @@ static void grandchild_is_nobody_either(void **st)
 /* It has the parent's memory, and must not be taken for anybody else: it must touch nothing of ours. */
 static void child_of_vfork_is_taken_for_its_parent(void **st)
 {
-	int32_t parent = self_pid();
+	volatile int32_t parent = self_pid();
 	pid_t pid;
 
 #ifdef TSAN

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include <sched.h>
 #include <stdatomic.h>
-#include <sys/rseq.h>
 #include <sys/single_threaded.h>
 #include <unistd.h>
 
@@ -36,19 +35,6 @@ static uint32_t processors(void)
 		atomic_store_explicit(&known, n, memory_order_relaxed);
 	}
 	return n;
-}
-
-uint32_t ladder_cpu(void)
-{
-	if (__rseq_size > 0) {
-		struct rseq *r = (struct rseq *)((char *)__builtin_thread_pointer() +
-						 __rseq_offset);
-		int cpu = (int)*(volatile uint32_t *)&r->cpu_id;
-
-		if (cpu >= 0)
-			return (uint32_t)cpu;
-	}
-	return (uint32_t)sched_getcpu();
 }
 
 /* The caller's lock is not held meanwhile. */

@@ -6,8 +6,10 @@
 #ifndef FLUE_CHANNEL_LADDER_H
 #define FLUE_CHANNEL_LADDER_H
 
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/rseq.h>
 
 #include "base/robust.h"
 
@@ -20,7 +22,19 @@ struct ladder_profile {
 extern struct ladder_profile ladder_profile;
 
 /* One processor's number, cheaply. */
-uint32_t ladder_cpu(void);
+static inline uint32_t ladder_cpu(void)
+{
+	if (__rseq_size > 0) {
+		struct rseq *r = (struct rseq *)((char *)__builtin_thread_pointer() +
+						 __rseq_offset);
+		int cpu = (int)*(volatile uint32_t *)&r->cpu_id;
+
+		if (cpu >= 0)
+			return (uint32_t)cpu;
+	}
+	return (uint32_t)sched_getcpu();
+}
+
 /*
  * Climb the ladder until ready(arg) holds. `peer_cpu` is where the peer ran last; `budget` the nanoseconds to
  * spend at most, changed by the outcome; `most` the limit it may grow to. True: it holds.

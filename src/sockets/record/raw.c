@@ -52,13 +52,6 @@ struct raw_seat *raw_seat(void)
 	return mine ? mine : find_seat();
 }
 
-void raw_leave(struct raw_call *c)
-{
-	if (c->seat)
-		atomic_store_explicit(&c->seat->number, c->before, memory_order_release);
-	c->seat = NULL;
-}
-
 /* Their numbers, but for ours. 0: none. */
 static int number_of(uint32_t seat)
 {

@@ -41,7 +41,12 @@ static inline void raw_begins(struct raw_call *c, int fd)
 }
 
 /* The seat is free again; of sock_raw_ends(). */
-void raw_leave(struct raw_call *c);
+static inline void raw_leave(struct raw_call *c)
+{
+	if (c->seat)
+		atomic_store_explicit(&c->seat->number, c->before, memory_order_release);
+	c->seat = NULL;
+}
 
 /* Is another thread in the kernel with this number; with one of which this is so? */
 bool raw_is_used(int fd);

@@ -593,14 +593,6 @@ void sock_call_ends(struct rec *r)
 		settle(r, k);
 }
 
-void sock_raw_ends(struct raw_call *c)
-{
-	raw_leave(c);
-	if (c->r)
-		sock_call_ends(c->r);
-	c->r = NULL;
-}
-
 /* Another thread steps onto the lane. False: this very thread, in which a signal handler came between. */
 static bool outwait_attach(struct rec *r)
 {

@@ -183,7 +183,13 @@ static inline void sock_call_begins(struct rec *r)
 }
 void sock_call_ends(struct rec *r);
 /* A call by number is over, see raw.h; also when the thread is cancelled. */
-void sock_raw_ends(struct raw_call *c);
+static inline void sock_raw_ends(struct raw_call *c)
+{
+	raw_leave(c);
+	if (c->r)
+		sock_call_ends(c->r);
+	c->r = NULL;
+}
 
 /* May the kernel move octets now? False: it has a lane, so we do. True: sock_call_ends() when it is over; until then
  * none begins. */

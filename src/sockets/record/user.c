@@ -86,14 +86,6 @@ bool user_check(const void *p, size_t n, bool write)
 	return true;
 }
 
-bool user_list_ok(const struct iovec *iov, size_t count, bool write)
-{
-	for (size_t i = 0; i < count; i++)
-		if (!user_is_there(iov[i].iov_base, iov[i].iov_len, write))
-			return false;
-	return true;
-}
-
 static void forget(_Atomic uint64_t *table, uint64_t first, uint64_t last)
 {
 	uint64_t pages = last - first + 1;

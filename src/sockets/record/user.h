@@ -51,7 +51,13 @@ static inline bool user_writable(const void *p, size_t n)
 }
 
 /* All buffers of a list. */
-bool user_list_ok(const struct iovec *iov, size_t count, bool write);
+static inline bool user_list_ok(const struct iovec *iov, size_t count, bool write)
+{
+	for (size_t i = 0; i < count; i++)
+		if (!user_is_there(iov[i].iov_base, iov[i].iov_len, write))
+			return false;
+	return true;
+}
 
 /* These pages may not be there any more, or may not be written any more. */
 void user_gone(const void *p, size_t n);

@@ -121,10 +121,8 @@ void waiter_disarm(struct rec *r, uint8_t *by)
 	*by = WAITER_NOT;
 }
 
-bool waiter_arm_again(struct rec *r)
+bool waiter_arms_again(struct rec *r)
 {
-	if (!atomic_load_explicit(&r->armed, memory_order_relaxed))
-		return false;
 	lane_rx_arm(&r->rx, lane_rx_here(&r->rx), all_belled(r));
 	return lane_rx_ready(&r->rx) > 0;
 }

@@ -58,7 +58,12 @@ bool waiter_arm(struct rec *r, uint8_t *by, enum waiter_by how, const uint64_t *
 void waiter_disarm(struct rec *r, uint8_t *by);
 /* With the lock of receiving, after octets were taken: others sleep for `r`, and what was to wake them may be gone. True:
  * octets are left that they rely on somebody else to tell of. */
-bool waiter_arm_again(struct rec *r);
+bool waiter_arms_again(struct rec *r);
+
+static inline bool waiter_arm_again(struct rec *r)
+{
+	return atomic_load_explicit(&r->armed, memory_order_relaxed) && waiter_arms_again(r);
+}
 
 /* Sleep: call(arg) in the kernel, without a lock. Its result. */
 int waiter_sleep(struct waiter *w, int (*call)(void *arg), void *arg);

@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+#include "base/clock.h"
+#include "channel/times.h"
 #include "sockets/record/home.h"
 
 /* The lane went away meanwhile: begin again, see attach/young.h. */
@@ -41,7 +43,14 @@ bool stream_wants_room(struct rec *r);
 bool stream_may_nap(const struct rec *r);
 int64_t stream_glance(const struct rec *r);
 /* A peer that was killed has told nobody but the kernel: ask it, if that was not done just now. */
-void stream_look_for_end(struct rec *r, int fd);
+void stream_ask_for_end(struct rec *r, int fd);
+
+static inline void stream_look_for_end(struct rec *r, int fd)
+{
+	if (clock_coarse() - LANE_LOAD(r->looked_at) >= PEER_LOOK)
+		stream_ask_for_end(r, fd);
+}
+
 /* The peer has our bell, and can ring it when there is room. */
 bool stream_can_be_rung(const struct rec *r);
 /* Let it. False: there is room now. */

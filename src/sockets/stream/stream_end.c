@@ -207,11 +207,11 @@ static bool become_plain(struct rec *r, int fd)
 	return true;
 }
 
-bool stream_is_down(struct rec *r, int fd)
+bool stream_comes_down(struct rec *r, int fd)
 {
 	/* After GONE nothing can come into the ring; what is not in it the kernel has. */
-	return sock_flag(r, REC_PINNED) && (atomic_load(&r->rx.dir->word) & LANE_GONE) &&
-	       lane_rx_unread(&r->rx) == 0 && become_plain(r, fd);
+	return (atomic_load(&r->rx.dir->word) & LANE_GONE) && lane_rx_unread(&r->rx) == 0 &&
+	       become_plain(r, fd);
 }
 
 /* One round of stepping down with what is received. True: no use in another one. */

@@ -8,9 +8,7 @@
 #include "base/self.h"
 #include "base/sys.h"
 #include "channel/arena.h"
-#include "channel/ladder.h"
 #include "channel/meet.h"
-#include "channel/times.h"
 #include "sockets/record/process.h"
 #include "sockets/record/real.h"
 #include "sockets/record/record.h"
@@ -34,13 +32,11 @@ void stream_break(struct rec *r, int fd)
 	real(shutdown)(fd, SHUT_RDWR);
 }
 
-void stream_look_for_end(struct rec *r, int fd)
+void stream_ask_for_end(struct rec *r, int fd)
 {
 	uint64_t now = clock_coarse();
 	struct pollfd p = { .fd = fd, .events = POLLRDHUP };
 
-	if (now - LANE_LOAD(r->looked_at) < PEER_LOOK)
-		return;
 	LANE_STORE(r->looked_at, now);
 	if (sys_poll(&p, 1) <= 0)
 		return;
@@ -50,8 +46,7 @@ void stream_look_for_end(struct rec *r, int fd)
 
 void stream_peer_ended(struct rec *r, int fd)
 {
-	LANE_STORE(r->looked_at, 0);
-	stream_look_for_end(r, fd);
+	stream_ask_for_end(r, fd);
 }
 
 uint32_t stream_peer_cpu(const struct rec *r)
@@ -93,12 +88,4 @@ void stream_moved(struct rec *r, int from, int to)
 {
 	if (stream_is_known_as(r, from))
 		atomic_store(&arena_memory(r->end.arena)->lane[r->end.lane].fd[r->end.side], to);
-}
-
-void stream_note_cpu(_Atomic uint32_t *where)
-{
-	uint32_t cpu = ladder_cpu();
-
-	if (atomic_load_explicit(where, memory_order_relaxed) != cpu)
-		atomic_store_explicit(where, cpu, memory_order_relaxed);
 }

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <sys/types.h>
 
+#include "channel/ladder.h"
 #include "channel/lane.h"
 #include "sockets/record/home.h"
 
@@ -66,7 +67,13 @@ enum end stream_round(struct rec *r, int fd, struct lane_iov *to, size_t want, i
 /* Up to `n` octets off the carrier into the list. */
 ssize_t stream_take_carrier(int fd, struct lane_iov *to, size_t n, int flags);
 /* A step down that had to leave octets in the ring ends when they are read. */
-bool stream_is_down(struct rec *r, int fd);
+bool stream_comes_down(struct rec *r, int fd);
+
+static inline bool stream_is_down(struct rec *r, int fd)
+{
+	return (atomic_load_explicit(&r->flags, memory_order_relaxed) & REC_PINNED) &&
+	       stream_comes_down(r, fd);
+}
 
 /* --- both */
 
@@ -81,6 +88,12 @@ static inline void stream_count(_Atomic uint64_t *what, uint64_t n)
 }
 
 /* Where this end runs, for the other. */
-void stream_note_cpu(_Atomic uint32_t *where);
+static inline void stream_note_cpu(_Atomic uint32_t *where)
+{
+	uint32_t cpu = ladder_cpu();
+
+	if (atomic_load_explicit(where, memory_order_relaxed) != cpu)
+		atomic_store_explicit(where, cpu, memory_order_relaxed);
+}
 
 #endif
