@@ -97,7 +97,7 @@ static int wait_for_octets(struct rec *r, int fd, int number, enum end end, bool
 	if (end == END_EMPTY) {
 		if (waiter_climb(&w, stream_peer_cpu(r)))
 			return 0;
-		if (waiter_nap_pays(&w) && waiter_can_nap(r) && !sock_flag(r, REC_TIMED) &&
+		if (waiter_nap_pays(&w) && waiter_can_nap(r, false) && !sock_flag(r, REC_TIMED) &&
 		    nap_signals(false) != NAP_UNSURE)
 			do
 				n = waiter_nap(&w, &rx, 1, -1);

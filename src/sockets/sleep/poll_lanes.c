@@ -476,7 +476,7 @@ static bool can_nap(struct round *w, struct waiter *waiter)
 	for (size_t i = 0; i < w->lanes; i++)
 		if ((w->fds[i].events & (IN | OUT)) == 0 ||
 		    (w->fds[i].events & ~(IN | POLLPRI | POLLRDBAND)) ||
-		    !waiter_can_nap(w->lane[i].r))
+		    !waiter_can_nap(w->lane[i].r, true))
 			return false;
 	return waiter_nap_pays(waiter);
 }

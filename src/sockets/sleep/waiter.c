@@ -23,13 +23,16 @@ bool waiter_climb(struct waiter *w, uint32_t peer_cpu)
 
 /* --- naps */
 
-/* What comes next comes in the ring, or its sender wakes nappers when it leaves that, as it does for an urgent octet. */
-bool waiter_can_nap(const struct rec *r)
+bool waiter_can_nap(const struct rec *r, bool ring)
 {
 	uint64_t word = atomic_load_explicit(&r->rx.dir->word, memory_order_relaxed);
 
-	return sock_has_lane(r) && lane_rx_in_ring(&r->rx) &&
-	       lane_word_turns(word) == LANE_LOAD(r->rx.turns) && !(word & LANE_FIN);
+	if (!sock_has_lane(r) || (word & LANE_FIN))
+		return false;
+	/* What comes next comes in the ring, or its sender wakes nappers when it leaves that, as it does for an urgent
+	 * octet. */
+	return !ring ||
+	       (lane_rx_in_ring(&r->rx) && lane_word_turns(word) == LANE_LOAD(r->rx.turns));
 }
 
 bool waiter_nap_pays(struct waiter *w)

@@ -45,8 +45,9 @@ enum waiter_by {
 /* True: ready() holds, or may. `peer_cpu`: where the peer ran last. */
 bool waiter_climb(struct waiter *w, uint32_t peer_cpu);
 
-/* Could a nap on it be ended by all that may come? Not behind the peer's last octet, nor where the carrier is next. */
-bool waiter_can_nap(const struct rec *r);
+/* Could a nap on it be ended by all that a receiver waits for? Not behind the peer's last octet: then only the carrier has
+ * news. `ring`: by all that poll() would tell of; then not where the carrier is next either. */
+bool waiter_can_nap(const struct rec *r, bool ring);
 /* Have naps paid lately? Each time it says no brings the next yes nearer. */
 bool waiter_nap_pays(struct waiter *w);
 /* 1: look again; 0: nothing came within `most`: sleep; -1 and EINTR: a handler has run. */
