@@ -174,7 +174,7 @@ int trunk_attach(int memory, unsigned side, int sock, pid_t peer, struct trunk *
 	trunk_memory_places(t);
 	t->surplus = t->shape.blocks - t->shape.circuits * t->shape.guarantee;
 	t->next_circuit = side;
-	t->told.first = t->owing.first = TRUNK_NONE;
+	t->told.first = t->owing.first = t->idle.first = TRUNK_NONE;
 	for (uint32_t i = 0; i < t->shape.blocks; i++) {
 		t->owner[i] = TRUNK_NONE;
 		t->free[t->n_free++] = t->shape.blocks - 1 - i;
@@ -215,22 +215,43 @@ void trunk_begin(struct trunk *t, uint32_t c, enum circuit_state state)
 		t->top = c + 1;
 }
 
+void trunk_append(struct trunk *t, struct circuit_list *list, uint32_t c)
+{
+	t->circuit[c].next = TRUNK_NONE;
+	if (list->first == TRUNK_NONE)
+		list->first = c;
+	else
+		t->circuit[list->last].next = c;
+	list->last = c;
+}
+
 void trunk_maybe_free(struct trunk *t, uint32_t c)
 {
 	struct circuit *k = &t->circuit[c];
 
-	if (k->state == CIRCUIT_LEFT && k->flags & CIRCUIT_ENDED && !(k->flags & CIRCUIT_OWES))
-		k->state = CIRCUIT_FREE;
+	if (k->state != CIRCUIT_LEFT || !(k->flags & CIRCUIT_ENDED) || k->flags & CIRCUIT_OWES)
+		return;
+	k->state = CIRCUIT_FREE;
+	if (c % 2 == t->side)
+		trunk_append(t, &t->idle, c);
 }
 
+/* One that was never used, or the one that has been free the longest. */
 static uint32_t find_free(struct trunk *t)
 {
-	for (uint32_t i = 0; i < t->shape.circuits / 2; i++) {
-		uint32_t c = t->next_circuit;
+	uint32_t c = t->next_circuit;
 
-		t->next_circuit = c + 2 < t->shape.circuits ? c + 2 : t->side;
-		if (t->circuit[c].state == CIRCUIT_FREE && t->circuit[c].out == 0)
+	if (c < t->shape.circuits) {
+		t->next_circuit += 2;
+		return c;
+	}
+	/* The client of the other side may still hold blocks of a predecessor; then another one is tried. */
+	for (int i = 0; i < 8 && t->idle.first != TRUNK_NONE; i++) {
+		c = t->idle.first;
+		t->idle.first = t->circuit[c].next;
+		if (trunk_credit(t, &t->circuit[c]) > 0)
 			return c;
+		trunk_append(t, &t->idle, c);
 	}
 	return TRUNK_NONE;
 }

@@ -117,7 +117,8 @@ struct circuit {
 	uint32_t first, last; /* blocks that came, in order; TRUNK_NONE */
 	uint32_t offset;      /* octets of the first one that were read */
 	uint32_t ends;        /* of messages in the queue */
-	uint32_t next_told, next_owing;
+	uint32_t next_told;
+	uint32_t next; /* of those that owe something, or are idle */
 	void *user;
 };
 
@@ -152,9 +153,10 @@ struct trunk {
 
 	_Atomic int status; /* 0, or why it is over */
 	struct circuit *circuit;
-	uint32_t next_circuit; /* of ours: where to look for a free one */
+	uint32_t next_circuit; /* of ours: the first that was never used */
 	uint32_t top;          /* circuits ever used are below */
 	struct circuit_list told, owing;
+	struct circuit_list idle;  /* of ours, used before */
 	uint64_t looked;           /* when the peer was last asked after */
 	_Atomic uint32_t sleepers; /* threads of ours */
 	_Atomic bool polls;        /* one of them, on the socket */
@@ -208,6 +210,7 @@ void trunk_look_after_peer(struct trunk *t, bool now);
 void trunk_tell(struct trunk *t, uint32_t c, unsigned bits);
 /* A new circuit. */
 void trunk_begin(struct trunk *t, uint32_t c, enum circuit_state state);
+void trunk_append(struct trunk *t, struct circuit_list *list, uint32_t c);
 /* Both sides may be done with it. */
 void trunk_maybe_free(struct trunk *t, uint32_t c);
 /* Wake threads of ours. No lock needed. */

@@ -195,7 +195,7 @@ void trunk_pay(struct trunk *t)
 	while (t->owing.first != TRUNK_NONE && !t->status && has_place(t)) {
 		uint32_t c = t->owing.first;
 
-		t->owing.first = t->circuit[c].next_owing;
+		t->owing.first = t->circuit[c].next;
 		pay_one(t, c);
 	}
 }
@@ -206,14 +206,8 @@ void trunk_owe(struct trunk *t, uint32_t c, unsigned what)
 
 	if (t->status)
 		return;
-	if (!(k->flags & CIRCUIT_OWES)) {
-		k->next_owing = TRUNK_NONE;
-		if (t->owing.first == TRUNK_NONE)
-			t->owing.first = c;
-		else
-			t->circuit[t->owing.last].next_owing = c;
-		t->owing.last = c;
-	}
+	if (!(k->flags & CIRCUIT_OWES))
+		trunk_append(t, &t->owing, c);
 	k->flags |= (uint8_t)(CIRCUIT_OWES | what);
 	trunk_pay(t);
 }
@@ -275,6 +269,7 @@ static uint32_t allow(struct trunk *t, struct circuit *k, uint64_t want, bool wh
 		credit = trunk_credit(t, k);
 	}
 	k->need = 0;
+	trunk_unstarve(t, k);
 	if (credit >= want)
 		return (uint32_t)want;
 	starve(t, k, whole ? (uint32_t)want : 1);
