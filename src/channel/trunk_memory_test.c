@@ -212,6 +212,31 @@ static void shape_that_is_wrong_is_refused(void **st)
 	}
 }
 
+static int mappings(void)
+{
+	FILE *f = fopen("/proc/self/maps", "r");
+	int n = 0, c;
+
+	assert_non_null(f);
+	while ((c = fgetc(f)) != EOF)
+		n += c == '\n';
+	fclose(f);
+	return n;
+}
+
+static void nothing_is_left_when_it_is_closed(void **st)
+{
+	int before = 0;
+
+	for (int i = 0; i < 100; i++) {
+		attach_pair(&small_shape, i % 2);
+		close_pair();
+		if (i == 10)
+			before = mappings();
+	}
+	assert_true(mappings() <= before + 5); /* others may map something, too */
+}
+
 static void ten_thousand_circuits_take_a_few_mebioctets(void **st)
 {
 	const struct trunk_shape shape = TRUNK_SHAPE;
@@ -340,6 +365,7 @@ int main(void)
 		cmocka_unit_test(every_call_may_fail),
 		cmocka_unit_test(memory_that_is_wrong_is_refused),
 		cmocka_unit_test(shape_that_is_wrong_is_refused),
+		cmocka_unit_test(nothing_is_left_when_it_is_closed),
 		cmocka_unit_test(ten_thousand_circuits_take_a_few_mebioctets),
 		cmocka_unit_test(socket_that_is_none_is_refused),
 		cmocka_unit_test(limits_of_the_program_are_kept),
