@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "rnic/engine_priv.h"
+#include "rnic/link.h"
 
 static void init_sync(struct engine *e)
 {
@@ -48,6 +49,7 @@ int engine_init(struct engine *e, int cpu, uint32_t index)
 	if (!e->scratch)
 		return -ENOMEM;
 	SLIST_INIT(&e->bufs);
+	LIST_INIT(&e->links);
 	init_sync(e);
 	return 0;
 }
@@ -205,6 +207,28 @@ int engine_start(struct engine *e)
 	return start_thread(e);
 }
 
+/* ---- links without a descriptor ---- */
+
+void engine_add_link(struct engine *e, struct link *l)
+{
+	LIST_INSERT_HEAD(&e->links, l, of_engine);
+	atomic_fetch_add(&e->n_links, 1);
+	/* Whoever sleeps has not armed it. */
+	if (pollset_is_open(&e->set))
+		engine_kick_driver(e);
+}
+
+void engine_remove_link(struct engine *e, struct link *l)
+{
+	LIST_REMOVE(l, of_engine);
+	atomic_fetch_sub(&e->n_links, 1);
+}
+
+void engine_ring(struct engine *e)
+{
+	engine_kick_driver(e);
+}
+
 /* ---- timers ---- */
 
 void engine_timer_arm(struct engine *e, struct engine_timer *t, uint64_t delay_ms)
@@ -360,6 +384,8 @@ void engine_fork_child(struct engine *e)
 	}
 	e->n_ios = 0;
 	e->hot = NULL;
+	LIST_INIT(&e->links);
+	atomic_store(&e->n_links, 0);
 	atomic_store(&e->parked, NULL);
 	e->hot_hits = e->spin_skip = e->spin_miss = 0;
 	pollset_abandon(&e->set);

@@ -35,6 +35,7 @@
 
 struct engine;
 struct cq;
+struct link;
 
 /* Something with a descriptor. ready() runs under the engine's lock. */
 struct engine_io {
@@ -112,8 +113,10 @@ struct engine {
 	_Atomic(struct engine_io *) parked;
 	uint32_t hot_hits; /* polls that found data in the hot link, since a link returned */
 	/* A wait that is likely to be short spins first. Written by who holds the token. */
-	uint32_t spin_skip; /* waits left that do not */
-	uint32_t spin_miss; /* spins in a row that were in vain */
+	uint32_t spin_skip;       /* waits left that do not */
+	uint32_t spin_miss;       /* spins in a row that were in vain */
+	LIST_HEAD(, link) links;  /* that have no descriptor: the engine asks them */
+	_Atomic uint32_t n_links; /* ... how many */
 	struct engine_timers timers;
 	SLIST_HEAD(, engine_buf) bufs;
 	uint32_t n_bufs;
@@ -166,6 +169,13 @@ void engine_io_close(struct engine_io *io);
 int engine_watch(struct engine *e, struct engine_io *io, uint32_t events);
 /* Under lock: no more watching; the caller still owns the descriptor. */
 void engine_forget(struct engine *e, struct engine_io *io);
+
+/* Under lock: the engine asks l whether something has come (link_ops.poll), and before somebody sleeps
+ * (link_ops.arm). */
+void engine_add_link(struct engine *e, struct link *l);
+void engine_remove_link(struct engine *e, struct link *l);
+/* Something has come to a link that was armed. Any thread; any lock may be held. */
+void engine_ring(struct engine *e);
 
 void engine_timer_arm(struct engine *e, struct engine_timer *t, uint64_t delay_ms);
 void engine_timer_stop(struct engine *e, struct engine_timer *t);

@@ -19,6 +19,7 @@
 #include "base/util.h"
 #include "rnic/engine.h"
 #include "rnic/engine_priv.h"
+#include "rnic/link.h"
 #include "rnic/umem.h"
 
 /* How long after its last poll a caller is trusted to poll again. */
@@ -143,17 +144,30 @@ bool engine_return_parked(struct engine *e)
 	return !atomic_load(&e->parked);
 }
 
-/*
- * Holds the token and is about to sleep: every link must be in the epoll set. Returns how long to
- * sleep.
- */
-int engine_leave_none_parked(struct engine *e, int timeout_ms)
+/* Under lock, holding the token. false: something has come, and was brought in. */
+static bool arm_links(struct engine *e)
 {
-	if (!atomic_load(&e->parked))
+	struct link *l, *next;
+	bool quiet = true;
+
+	LIST_FOREACH_SAFE(l, &e->links, of_engine, next) {
+		if (l->ops->arm(l))
+			continue;
+		quiet = false;
+		l->ops->poll(l);
+	}
+	return quiet;
+}
+
+int engine_prepare_sleep(struct engine *e, int timeout_ms)
+{
+	if (!atomic_load(&e->parked) && !atomic_load(&e->n_links))
 		return timeout_ms;
 	engine_lock(e);
-	if (!engine_return_parked(e))
+	if (atomic_load(&e->parked) && !engine_return_parked(e))
 		timeout_ms = sooner(timeout_ms, PARKED_MS);
+	if (!arm_links(e))
+		timeout_ms = 0;
 	engine_unlock(e);
 	return timeout_ms;
 }
@@ -174,7 +188,7 @@ static void thread_drive(struct engine *e, int timeout_ms)
 	struct epoll_event evs[BATCH];
 	int n = 0, rc = 0;
 
-	timeout_ms = engine_leave_none_parked(e, timeout_ms);
+	timeout_ms = engine_prepare_sleep(e, timeout_ms);
 	atomic_store(&e->thread_mode, THREAD_IN_EPOLL);
 	atomic_store(&e->sleeping, 1);
 	if (!atomic_load(&e->wake) && !atomic_load(&e->n_kicks)) {

@@ -10,6 +10,7 @@
 #include "rnic/cq.h"
 #include "rnic/engine.h"
 #include "rnic/engine_priv.h"
+#include "rnic/link.h"
 
 /*
  * An empty poll looks at the hot link so often before it gives the processor back to the program.
@@ -73,12 +74,23 @@ static void sweep(struct engine *e)
 	engine_dispatch(e, evs, n);
 }
 
+/* Under lock: the links that have no descriptor. */
+static void ask_links(struct engine *e)
+{
+	struct link *l, *next;
+
+	LIST_FOREACH_SAFE(l, &e->links, of_engine, next)
+		l->ops->poll(l);
+}
+
 /* Under lock. The link resets idle_polls when it had data. */
 static void poll_links(struct engine *e)
 {
 	struct engine_io *parked = atomic_load_explicit(&e->parked, memory_order_relaxed);
 	struct engine_io *hot;
 
+	if (atomic_load_explicit(&e->n_links, memory_order_relaxed))
+		ask_links(e);
 	if (parked && (parked != e->hot || parked->events != EPOLLIN))
 		engine_return_parked(e);
 	hot = e->hot;
@@ -167,7 +179,7 @@ static int caller_drive(struct engine *e, struct cq *cq, int timeout_ms, int can
 
 	if (spin(e, cq, timeout_ms))
 		return 0;
-	timeout_ms = engine_leave_none_parked(e, timeout_ms);
+	timeout_ms = engine_prepare_sleep(e, timeout_ms);
 	atomic_store(&e->sleeping, 1);
 	if (!cq_has_news(cq) && !atomic_load(&e->n_kicks)) {
 		pthread_cleanup_push(give_up_driving, e);

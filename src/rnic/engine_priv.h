@@ -37,9 +37,9 @@ void engine_dispatch(struct engine *e, const struct epoll_event *evs, int n);
  * memory for that, it is asked by hand. false: it could not return, and must be asked again soon.
  */
 bool engine_return_parked(struct engine *e);
-/* Holds the token and is about to sleep: every link must be in the epoll set. Returns how long to
- * sleep. */
-int engine_leave_none_parked(struct engine *e, int timeout_ms);
+/* Holds the token and is about to sleep: every link must be in the epoll set, or armed. Returns how
+ * long to sleep. */
+int engine_prepare_sleep(struct engine *e, int timeout_ms);
 
 /* The thread's main function. */
 void *engine_main(void *arg);

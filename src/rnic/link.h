@@ -15,6 +15,7 @@
 #ifndef FLUE_RNIC_LINK_H
 #define FLUE_RNIC_LINK_H
 
+#include <bsd/sys/queue.h>
 #include <stdbool.h>
 
 struct qp;
@@ -46,6 +47,15 @@ struct link_ops {
 	 */
 	void (*await_end)(struct link *l);
 
+	/*
+	 * Both NULL: what comes shows at descriptors that the link watches (engine_watch()). Else the
+	 * engine asks. poll() brings in what has come; every poll of a completion queue does it.
+	 * arm() is asked by who is about to sleep. true: nothing has come, and whoever brings
+	 * something from now on calls engine_ring(). false: something has, and poll() follows.
+	 */
+	void (*poll)(struct link *l);
+	bool (*arm)(struct link *l);
+
 	/* Gives up the wire and all it holds; idempotent; calls nothing up. `open` is false then. */
 	void (*close)(struct link *l, enum link_end how);
 
@@ -58,6 +68,7 @@ struct link {
 	const struct link_ops *ops;
 	struct qp *qp;
 	bool open; /* between a successful qp_establish() and close() */
+	LIST_ENTRY(link) of_engine;
 };
 
 static inline bool link_is_open(const struct link *l)

@@ -60,6 +60,8 @@ void qp_drop_link(struct qp *q, enum link_end how)
 	engine_timer_stop(q->engine, &q->timer);
 	if (!link_is_open(q->link))
 		return;
+	if (q->link->ops->poll)
+		engine_remove_link(q->engine, q->link);
 	q->link->ops->close(q->link, how);
 	qp_sched_reset(q);
 }
@@ -283,6 +285,8 @@ static void take_link(struct qp *q, struct link *link)
 		q->link->ops->destroy(q->link); /* of the connection before */
 	q->link = link;
 	link->open = true;
+	if (link->ops->poll)
+		engine_add_link(q->engine, link);
 }
 
 int qp_establish(struct qp *q, const struct qp_start *start, struct link *link)
