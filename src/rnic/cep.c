@@ -247,7 +247,7 @@ static uint16_t step(struct cep *c, const struct inbox_event *ev)
 	int rc;
 
 	if (edge.next == MPA_ILLEGAL) {
-		rnic_illegal(c->rnic, "mpa", c->state, ev->event);
+		rnic_illegal(c->rnic);
 		return MPA_ACT_NONE;
 	}
 	if (ev->detail)

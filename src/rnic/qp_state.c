@@ -118,7 +118,7 @@ static uint16_t step(struct qp *q, const struct inbox_event *ev)
 	uint8_t before = q->state;
 
 	if (edge.next == QPS_ILLEGAL) {
-		rnic_illegal(q->rnic, "qp", before, ev->event);
+		rnic_illegal(q->rnic);
 		return QPA_NONE;
 	}
 	/* The first cause counts: what follows a Terminate is its consequence. */

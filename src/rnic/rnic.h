@@ -86,9 +86,10 @@ struct engine *rnic_engine(struct rnic *r, int cpu); /* NULL: not one of ours */
 
 /*
  * A machine of this adapter met an event that its table calls illegal, which no peer and no program
- * can bring about: our mistake. It is counted (n_illegal), and ends the program in builds that check.
+ * can bring about: our mistake. The step has said so (base/fsm.h), and has ended the program in builds
+ * that check; here it is counted for the adapter.
  */
-void rnic_illegal(struct rnic *r, const char *machine, unsigned state, unsigned event);
+void rnic_illegal(struct rnic *r);
 /* The same for an inbox that was too small, if it was. */
 void rnic_lost_event(struct rnic *r, struct inbox *b);
 

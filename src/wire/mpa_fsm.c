@@ -5,7 +5,7 @@
 #define FSM mpa_fsm
 #define FSM_NAME "mpa"
 #define FSM_ROWS "wire/mpa_fsm.def"
-#define FSM_STRICT false
+#define FSM_STRICT true
 #define FSM_STATE_LIST MPA_STATES
 #define FSM_EVENT_LIST MPA_EVENTS
 #define FSM_ACTION_LIST MPA_ACTIONS

@@ -5,7 +5,7 @@
 #define FSM qp_fsm
 #define FSM_NAME "qp"
 #define FSM_ROWS "wire/qp_fsm.def"
-#define FSM_STRICT false
+#define FSM_STRICT true
 #define FSM_STATE_LIST QP_STATES
 #define FSM_EVENT_LIST QP_EVENTS
 #define FSM_ACTION_LIST QP_ACTIONS
