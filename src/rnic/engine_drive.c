@@ -68,30 +68,19 @@ void engine_wake(struct engine *e)
 	}
 }
 
-static void wake_waiters(struct engine *e)
+void engine_wake_waiters(struct engine *e)
 {
-	if (!atomic_load(&e->waiters))
-		return;
 	pthread_mutex_lock(&e->work_lock);
 	pthread_cond_broadcast(&e->work_cond);
 	pthread_mutex_unlock(&e->work_lock);
-}
-
-void engine_drop_token(struct engine *e)
-{
-	atomic_store(&e->driver, DRIVER_NONE);
-	wake_waiters(e);
-	/* While a caller held the token for long (asleep in a wait, or stopped by the scheduler in
-	 * the middle of a poll), the thread went to sleep without a limit: it must look again. */
-	if (atomic_load(&e->thread_mode) == THREAD_IN_DEEP)
-		engine_wake(e);
 }
 
 void engine_news(struct engine *e)
 {
 	if (atomic_load(&e->sleeping) && atomic_load(&e->driver) == DRIVER_CALLER)
 		engine_kick_driver(e);
-	wake_waiters(e);
+	if (atomic_load(&e->waiters))
+		engine_wake_waiters(e);
 }
 
 void engine_dispatch(struct engine *e, const struct epoll_event *evs, int n)

@@ -29,7 +29,6 @@ static inline bool engine_take_token(struct engine *e, int who)
 
 	return atomic_compare_exchange_strong(&e->driver, &none, who);
 }
-void engine_drop_token(struct engine *e);
 /* Under lock: hands out what epoll_wait brought. */
 void engine_dispatch(struct engine *e, const struct epoll_event *evs, int n);
 /*
@@ -45,8 +44,21 @@ int engine_prepare_sleep(struct engine *e, int timeout_ms);
 void *engine_main(void *arg);
 /* Makes the thread look around soon. Any lock may be held. */
 void engine_wake(struct engine *e);
+/* Wakes who waits for the token, or for news. */
+void engine_wake_waiters(struct engine *e);
 /* Wakes whoever sleeps in epoll_wait. */
 void engine_kick_driver(struct engine *e);
+static inline void engine_drop_token(struct engine *e)
+{
+	atomic_store(&e->driver, DRIVER_NONE);
+	if (atomic_load(&e->waiters))
+		engine_wake_waiters(e);
+	/* While a caller held the token for long (asleep in a wait, or stopped by the scheduler in
+	 * the middle of a poll), the thread went to sleep without a limit: it must look again. */
+	if (atomic_load(&e->thread_mode) == THREAD_IN_DEEP)
+		engine_wake(e);
+}
+
 /* Engine's thread, no lock held: runs all notes. */
 void engine_run_notes(struct engine *e);
 /* Under lock: fires what is due; returns ms until the next timer or -1. */

@@ -19,7 +19,7 @@ static struct link_tcp *tcp_of(struct link *link)
 /* ---- the end ---- */
 
 /* Both halves are closed; ours is finished when the peer has acknowledged our FIN. */
-static void look_for_the_end(struct link_tcp *l)
+void link_tcp_look_for_end(struct link_tcp *l)
 {
 	struct tcp_info info = { 0 };
 	socklen_t len = sizeof(info);
@@ -46,7 +46,7 @@ static void await_end(struct link *link)
 	if (rc)
 		qp_link_starved(link->qp, -rc);
 	else
-		look_for_the_end(l);
+		link_tcp_look_for_end(l);
 }
 
 static void close_link(struct link *link, enum link_end how)
@@ -74,23 +74,6 @@ static void close_link(struct link *link, enum link_end how)
 
 /* ---- at work ---- */
 
-static void ready(struct engine_io *io, uint32_t events)
-{
-	struct link_tcp *l = container_of(io, struct link_tcp, io);
-
-	if (l->rx.fin) {
-		look_for_the_end(l);
-		return;
-	}
-	if (events & EPOLLOUT) {
-		l->tx.blocked = false;
-		engine_watch(l->engine, io, EPOLLIN);
-		link_tcp_tx_run(l);
-	}
-	if (l->link.open && events & ~EPOLLOUT)
-		link_tcp_rx_run(l);
-}
-
 static void start(struct link *link)
 {
 	struct link_tcp *l = tcp_of(link);
@@ -99,11 +82,6 @@ static void start(struct link *link)
 		link_tcp_rx_run(l);
 	else
 		link_tcp_tx_run(l);
-}
-
-static void kick(struct link *link)
-{
-	link_tcp_tx_run(tcp_of(link));
 }
 
 /* ---- life ---- */
@@ -115,7 +93,7 @@ static void destroy(struct link *link)
 
 static const struct link_ops tcp_ops = {
 	.start = start,
-	.kick = kick,
+	.kick = link_tcp_kick,
 	.await_end = await_end,
 	.close = close_link,
 	.destroy = destroy,
@@ -163,7 +141,7 @@ int link_tcp_create(struct qp *q, const struct link_tcp_attr *a, struct link **o
 	rc = link_tcp_rx_preload(l, a->early, a->early_len);
 	if (rc == 0) {
 		engine_io_take(&l->io, a->fd);
-		l->io.ready = ready;
+		l->io.ready = link_tcp_ready;
 		rc = engine_watch(l->engine, &l->io, EPOLLIN);
 	}
 	if (rc) {

@@ -84,8 +84,14 @@ void link_tcp_return(struct link *l);
 
 /* ---- inside the link ---- */
 
+/* link_tcp.c: both halves are closed; is it over? */
+void link_tcp_look_for_end(struct link_tcp *l);
+/* link_tcp_tx.c */
+void link_tcp_kick(struct link *link);
 void link_tcp_tx_run(struct link_tcp *l);
 void link_tcp_tx_reset(struct link_tcp *l);
+/* link_tcp_rx.c */
+void link_tcp_ready(struct engine_io *io, uint32_t events);
 void link_tcp_rx_run(struct link_tcp *l);
 void link_tcp_rx_reset(struct link_tcp *l);
 /* Puts octets into the empty buffer, to be parsed by the next run. -ENOMEM. */

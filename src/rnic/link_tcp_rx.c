@@ -12,6 +12,7 @@
  */
 #include <errno.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -324,4 +325,21 @@ void link_tcp_rx_run(struct link_tcp *l)
 	}
 	if (l->rx.progress)
 		link_tcp_tx_run(l);
+}
+
+void link_tcp_ready(struct engine_io *io, uint32_t events)
+{
+	struct link_tcp *l = container_of(io, struct link_tcp, io);
+
+	if (l->rx.fin) {
+		link_tcp_look_for_end(l);
+		return;
+	}
+	if (events & EPOLLOUT) {
+		l->tx.blocked = false;
+		engine_watch(l->engine, io, EPOLLIN);
+		link_tcp_tx_run(l);
+	}
+	if (l->link.open && events & ~EPOLLOUT)
+		link_tcp_rx_run(l);
 }

@@ -120,7 +120,6 @@ static size_t fpdu_size(const struct tx_fpdu *f)
 static void frame(struct link_tcp *l, struct tx_cursor *c, uint64_t *pos, struct tx_message *m,
 		  struct tx_fpdu *f)
 {
-	struct mpa_stream out = { .markers = l->tx.marked, .pos = *pos };
 	size_t hdr = m->seg.tagged ? DDP_TAGGED_LEN : DDP_UNTAGGED_LEN;
 	size_t room = l->tx.mulpdu - hdr, ulpdu;
 
@@ -139,7 +138,8 @@ static void frame(struct link_tcp *l, struct tx_cursor *c, uint64_t *pos, struct
 	put_be16(f->head, (uint16_t)ulpdu);
 	f->head_len = (uint16_t)(MPA_LEN_LEN + hdr);
 	f->tail_len = (uint16_t)(mpa_pad(ulpdu) + MPA_CRC_LEN);
-	*pos += mpa_fpdu_size(&out, ulpdu);
+	if (l->tx.marked) /* nobody else asks where it is */
+		*pos += mpa_fpdu_size(&(struct mpa_stream) { .markers = true, .pos = *pos }, ulpdu);
 	qp_sched_step(c, m, f->payload);
 	f->after = *c;
 	f->pos_after = *pos;
@@ -380,6 +380,11 @@ void link_tcp_tx_run(struct link_tcp *l)
 	l->tx.busy = false;
 	if (l->link.open && qp_sched_wants_fin(l->link.qp))
 		send_fin(l);
+}
+
+void link_tcp_kick(struct link *link)
+{
+	link_tcp_tx_run(container_of(link, struct link_tcp, link));
 }
 
 void link_tcp_tx_reset(struct link_tcp *l)

@@ -111,20 +111,11 @@ void qp_flush(struct qp *q, bool sends)
 		settle(q);
 }
 
-void qp_run_kick(struct engine_kick *k)
+void qp_flush_late(struct qp *q)
 {
-	struct qp *q = container_of(k, struct qp, kick);
-
-	if (q->state == QPS_CLOSING && atomic_exchange(&q->late, false))
-		qp_apply(q, QPE_POSTED, FLUE_CLOSE_BAD, ENOTCONN);
-	if (q->state == QPS_RTS) {
-		link_kick(q->link);
-	} else if (q->state != QPS_TERMINATE) {
-		/* Posted just before the state changed, or after an error. */
-		flush_sq(q);
-		if (q->state == QPS_ERROR)
-			flush_rq(q);
-		if (q->lost)
-			settle(q);
-	}
+	flush_sq(q);
+	if (q->state == QPS_ERROR)
+		flush_rq(q);
+	if (q->lost)
+		settle(q);
 }

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Posting: requests are checked and copied into their queue by the caller's thread. */
+/* Posting: requests are checked and copied into their queue by the caller's thread, then whoever has
+ * the engine's lock hands them to the link. */
 #include <errno.h>
 #include <string.h>
 
+#include "base/util.h"
+#include "rnic/link.h"
 #include "rnic/qp.h"
 #include "rnic/qp_priv.h"
 
@@ -127,4 +130,16 @@ int qp_post_recv(struct qp *q, const struct flue_recv_wr *wr, const struct flue_
 	if (__atomic_load_n(q->state_word, __ATOMIC_ACQUIRE) == FLUE_QP_ERROR)
 		engine_kick(q->engine, &q->kick);
 	return rc;
+}
+
+void qp_run_kick(struct engine_kick *k)
+{
+	struct qp *q = container_of(k, struct qp, kick);
+
+	if (q->state == QPS_CLOSING && atomic_exchange(&q->late, false))
+		qp_apply(q, QPE_POSTED, FLUE_CLOSE_BAD, ENOTCONN);
+	if (q->state == QPS_RTS)
+		link_kick(q->link);
+	else if (q->state != QPS_TERMINATE)
+		qp_flush_late(q);
 }

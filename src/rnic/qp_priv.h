@@ -18,6 +18,10 @@ extern const struct op_rule qp_op_rules[QP_NOPS];
 /* qp_complete.c */
 /* In the new state: queued receives, and with `sends` requests too, complete as flushed. */
 void qp_flush(struct qp *q, bool sends);
+/* The same for what was posted just before the state changed, or after an error. */
+void qp_flush_late(struct qp *q);
+
+/* qp_post.c */
 /* Somebody posted. */
 void qp_run_kick(struct engine_kick *k);
 

@@ -381,11 +381,6 @@ void qp_sched_refuse(struct qp *q, enum tx_stop why, uint32_t status, bool torn)
 	qp_link_starved(q, EFAULT);
 }
 
-bool qp_sched_wants_fin(const struct qp *q)
-{
-	return q->tx.fin_wanted && (!q->tx.term_owed || q->tx.cur.over);
-}
-
 uint32_t qp_reads_out(const struct qp *q)
 {
 	const struct tx_cursor *c = &q->tx.cur;

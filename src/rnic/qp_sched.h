@@ -66,8 +66,6 @@ void qp_sched_refuse(struct qp *q, enum tx_stop why, uint32_t status, bool torn)
 
 /* Does the request that is first in line, if it sends nothing. */
 bool qp_sched_run_local(struct qp *q);
-/* May our direction end, as far as the scheduler is concerned? */
-bool qp_sched_wants_fin(const struct qp *q);
 /* Nothing goes out any more; forgets what was under way. */
 void qp_sched_reset(struct qp *q);
 
@@ -78,6 +76,12 @@ static inline bool qp_sched_has_work(const struct qp *q)
 
 	return c->next_wqe != atomic_load_explicit(&q->sq.tail, memory_order_acquire) ||
 	       c->irq_next != q->irq_tail || c->rtr_owed || (q->tx.term_owed && !c->over);
+}
+
+/* Shall our direction end now, as far as the scheduler is concerned? */
+static inline bool qp_sched_wants_fin(const struct qp *q)
+{
+	return q->tx.fin_wanted && (!q->tx.term_owed || q->tx.cur.over);
 }
 
 #endif

@@ -36,31 +36,29 @@ static int through_kernel(vm_fn fn, void *own, const void *user, size_t len)
 	return 0;
 }
 
-static bool use_kernel(void)
+static bool may_ask(void)
 {
-	return umem_guarded && !atomic_load_explicit(&refused, memory_order_relaxed);
+	return !atomic_load_explicit(&refused, memory_order_relaxed);
 }
 
-int umem_write(void *user, const void *src, size_t len)
+int umem_write_guarded(void *user, const void *src, size_t len)
 {
-	if (use_kernel()) {
-		int rc = through_kernel(process_vm_writev, (void *)src, user, len);
+	int rc = may_ask() ? through_kernel(process_vm_writev, (void *)src, user, len) : -ENOSYS;
 
-		if (rc != -ENOSYS)
-			return rc;
+	if (rc == -ENOSYS) {
+		memcpy(user, src, len);
+		rc = 0;
 	}
-	memcpy(user, src, len);
-	return 0;
+	return rc;
 }
 
-int umem_read(void *dst, const void *user, size_t len)
+int umem_read_guarded(void *dst, const void *user, size_t len)
 {
-	if (use_kernel()) {
-		int rc = through_kernel(process_vm_readv, dst, user, len);
+	int rc = may_ask() ? through_kernel(process_vm_readv, dst, user, len) : -ENOSYS;
 
-		if (rc != -ENOSYS)
-			return rc;
+	if (rc == -ENOSYS) {
+		memcpy(dst, user, len);
+		rc = 0;
 	}
-	memcpy(dst, user, len);
-	return 0;
+	return rc;
 }

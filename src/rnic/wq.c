@@ -41,45 +41,6 @@ void wq_fini(struct wq *q)
 	q->mem = NULL;
 }
 
-struct wqe *wq_next(struct wq *q)
-{
-	uint32_t tail = atomic_load_explicit(&q->tail, memory_order_relaxed);
-	struct wqe *w = wq_at(q, tail);
-
-	if (tail - atomic_load_explicit(&q->freed, memory_order_acquire) >= q->depth)
-		return NULL;
-	w->state = WQE_POSTED;
-	w->status = FLUE_WC_SUCCESS;
-	return w;
-}
-
-void wq_advance(struct wq *q)
-{
-	uint32_t tail = atomic_load_explicit(&q->tail, memory_order_relaxed);
-
-	atomic_store_explicit(&q->tail, tail + 1, memory_order_release);
-}
-
-uint32_t wq_retire(struct wq *q)
-{
-	uint32_t head = atomic_load_explicit(&q->head, memory_order_relaxed) + 1;
-
-	atomic_store_explicit(&q->head, head, memory_order_release);
-	return head;
-}
-
-int wq_total(const struct flue_sge *sg, uint32_t n, uint32_t *total)
-{
-	uint64_t sum = 0;
-
-	for (uint32_t i = 0; i < n; i++)
-		sum += sg[i].length;
-	if (sum > UINT32_MAX)
-		return -EINVAL;
-	*total = (uint32_t)sum;
-	return 0;
-}
-
 int wq_post_recv(struct wq *q, const struct flue_recv_wr *wr)
 {
 	struct wqe *w;

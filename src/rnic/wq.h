@@ -14,6 +14,7 @@
 #ifndef FLUE_RNIC_WQ_H
 #define FLUE_RNIC_WQ_H
 
+#include <errno.h>
 #include <flue/types.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -73,16 +74,49 @@ static inline void wq_free(struct wq *q, uint32_t free_to)
 }
 
 /* Caller holds lock. The slot for the next request, or NULL when the queue is full. */
-struct wqe *wq_next(struct wq *q);
+static inline struct wqe *wq_next(struct wq *q)
+{
+	uint32_t tail = atomic_load_explicit(&q->tail, memory_order_relaxed);
+	struct wqe *w = wq_at(q, tail);
+
+	if (tail - atomic_load_explicit(&q->freed, memory_order_acquire) >= q->depth)
+		return NULL;
+	w->state = WQE_POSTED;
+	w->status = FLUE_WC_SUCCESS;
+	return w;
+}
+
 /* Caller holds lock: the request filled in wq_next() is posted. */
-void wq_advance(struct wq *q);
+static inline void wq_advance(struct wq *q)
+{
+	uint32_t tail = atomic_load_explicit(&q->tail, memory_order_relaxed);
+
+	atomic_store_explicit(&q->tail, tail + 1, memory_order_release);
+}
+
 /* Consumer: the oldest request is finished. Returns the number behind it. */
-uint32_t wq_retire(struct wq *q);
+static inline uint32_t wq_retire(struct wq *q)
+{
+	uint32_t head = atomic_load_explicit(&q->head, memory_order_relaxed) + 1;
+
+	atomic_store_explicit(&q->head, head, memory_order_release);
+	return head;
+}
+
+/* Sum of SGE lengths; -EINVAL above 2^32-1. */
+static inline int wq_total(const struct flue_sge *sg, uint32_t n, uint32_t *total)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		sum += sg[i].length;
+	if (sum > UINT32_MAX)
+		return -EINVAL;
+	*total = (uint32_t)sum;
+	return 0;
+}
 
 /* Checks and copies a receive into the queue. Takes the lock. -ENOMEM, -EINVAL. */
 int wq_post_recv(struct wq *q, const struct flue_recv_wr *wr);
-
-/* Sum of SGE lengths; -EINVAL above 2^32-1. */
-int wq_total(const struct flue_sge *sg, uint32_t n, uint32_t *total);
 
 #endif
