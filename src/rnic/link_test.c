@@ -197,12 +197,14 @@ static void poll_link(struct link *link)
 static bool arm(struct link *link)
 {
 	struct copy_link *l = copy_of(link);
+	bool quiet;
 
 	pthread_mutex_lock(&wire);
-	l->armed = STAILQ_EMPTY(&l->in) && !(l->awaits_end && l->end_taken);
+	quiet = STAILQ_EMPTY(&l->in) && !(l->awaits_end && l->end_taken);
+	l->armed = quiet;
 	pthread_mutex_unlock(&wire);
 	atomic_fetch_add(&arms, 1);
-	return l->armed;
+	return quiet;
 }
 
 static void close_link(struct link *link, enum link_end how)
