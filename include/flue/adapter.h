@@ -106,7 +106,7 @@ struct flue_adapter_ops {
 	bool (*close)(struct flue_adapter *adapter);
 	/* ENOMEM. */
 	struct flue_pd *(*create_pd)(struct flue_adapter *adapter);
-	/* EINVAL depth 0 or above the cap or unknown cpu, ENOMEM. */
+	/* EINVAL depth 0 or above the cap, unknown cpu or flag; ENOMEM. */
 	struct flue_cq *(*create_cq)(struct flue_adapter *adapter, const struct flue_cq_attr *attr);
 	/* EINVAL no or bad address, EADDRINUSE, EADDRNOTAVAIL, EACCES, EMFILE, ENOMEM. */
 	struct flue_listener *(*listen)(struct flue_adapter *adapter,

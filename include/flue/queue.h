@@ -17,12 +17,22 @@ enum flue_notify {
 	FLUE_NOTIFY_SOLICITED = 1, /* the next solicited receive or failed request */
 };
 
-/* Called once for a notify request, on the thread of the CQ's processor. It may poll, post and
- * ask for the next notice; it must not block or destroy the CQ. */
+/* Called once for a notify request, on the thread of the CQ's processor (but see FLUE_CQ_ANY_THREAD). It
+ * may poll, post and ask for the next notice; it must not block or destroy the CQ. */
 typedef void (*flue_notify_fn)(struct flue_cq *cq, void *arg);
 
 /* Called for each completion, on the thread of the CQ's processor, in order; same rules. */
 typedef void (*flue_completion_fn)(struct flue_cq *cq, const struct flue_wc *wc, void *arg);
+
+enum flue_cq_flags {
+	/*
+	 * Functions run on the thread of the library that made the completion, whatever its processor,
+	 * which spares the way to the CQ's own. flue_completion_fn is still called for one completion
+	 * after the other; flue_notify_fn may run on another thread before it has returned here, once it
+	 * has asked for the next notice.
+	 */
+	FLUE_CQ_ANY_THREAD = 1 << 0,
+};
 
 struct flue_cq_attr {
 	size_t size;
@@ -33,6 +43,7 @@ struct flue_cq_attr {
 	 * a CQ must not be polled, armed or waited on by the program (EBUSY). */
 	flue_completion_fn on_completion;
 	void *arg;
+	uint32_t flags; /* enum flue_cq_flags */
 };
 
 struct flue_cq_ops {

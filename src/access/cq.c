@@ -299,8 +299,7 @@ struct flue_cq *acc_cq_create(struct flue_adapter *adapter, const struct flue_cq
 {
 	CANCEL_HELD;
 	struct acc_adapter *a = to_adapter(adapter);
-	/* Always affine: a notice may come with a function at any time (CH-4). */
-	struct prov_cq_attr attr = { .affine = true };
+	struct prov_cq_attr attr = { 0 };
 	struct acc_op own, *op;
 	struct flue_cq_attr copy;
 	struct acc_cq *cq;
@@ -308,8 +307,9 @@ struct flue_cq *acc_cq_create(struct flue_adapter *adapter, const struct flue_cq
 
 	if (!rc)
 		rc = acc_attr_copy(&copy, sizeof(copy), from,
-				   ACC_ATTR_SIZE(struct flue_cq_attr, arg));
-	if (!rc && (!copy.depth || copy.depth > a->caps.max_cq_depth))
+				   ACC_ATTR_SIZE(struct flue_cq_attr, flags));
+	if (!rc && (!copy.depth || copy.depth > a->caps.max_cq_depth ||
+		    copy.flags & ~(uint32_t)FLUE_CQ_ANY_THREAD))
 		rc = -EINVAL;
 	if (rc)
 		return acc_null(rc);
@@ -321,6 +321,8 @@ struct flue_cq *acc_cq_create(struct flue_adapter *adapter, const struct flue_cq
 		goto free_cq;
 	cq->pub.cpu = cq->cpu->cpu;
 	attr.depth = copy.depth;
+	/* A notice may come with a function at any time (CH-4). */
+	attr.affine = !(copy.flags & FLUE_CQ_ANY_THREAD);
 	attr.handler = cq->cpu->handler;
 	attr.owner = cq;
 	op = acc_op_new();

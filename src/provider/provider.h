@@ -87,8 +87,9 @@ struct prov_upcalls {
 struct prov_cq_attr {
 	uint32_t depth;
 	int handler; /* id from set_completion_handler() */
-	bool affine; /* completion handler must run on the handler's processor; otherwise it may
-			  run on the thread that made the completion */
+	/* The completion handler must run on the handler's processor; otherwise it may run on a thread of
+	 * the provider that made the completion, and on several at once. */
+	bool affine;
 	void *owner;
 };
 

@@ -97,7 +97,7 @@ static void tell_caps(struct flue_caps *c)
 	c->features = FLUE_FEATURE_SRQ | FLUE_FEATURE_ZERO_BASED | FLUE_FEATURE_FAST_REG |
 		      FLUE_FEATURE_WINDOWS | FLUE_FEATURE_REMOTE_INVALIDATE |
 		      FLUE_FEATURE_CQ_RESIZE | FLUE_FEATURE_MARKERS | FLUE_FEATURE_ADOPT_STREAM |
-		      FLUE_FEATURE_GANG | FLUE_FEATURE_IOVA;
+		      FLUE_FEATURE_GANG | FLUE_FEATURE_IOVA | FLUE_FEATURE_POST_EARLY;
 }
 
 static int soft_adapter(uint32_t index, struct flue_adapter_info *info, struct flue_caps *caps)
@@ -327,7 +327,13 @@ static int soft_create_cq(struct prov_adapter *a, const struct prov_cq_attr *att
 	pthread_mutex_unlock(&s->lock);
 	if (rc == 0)
 		rc = cq_create(s->rnic, h.engine, attr->depth, h.fn, h.arg, attr->owner, &cq);
-	if (rc == 0)
+	if (rc)
+		return rc;
+	if (!attr->affine)
+		rc = cq_roam(cq);
+	if (rc)
+		cq_destroy(cq);
+	else
 		*out = (struct prov_cq *)cq;
 	return rc;
 }
@@ -405,6 +411,7 @@ static int soft_create_qp(const struct prov_qp_attr *a, struct prov_qp **out, ui
 				.rq_sge = a->rq_sge,
 				.max_inline = a->max_inline,
 				.signal_all = a->signal_all,
+				.post_early = a->post_early,
 				.state = a->state,
 				.owner = a->owner };
 	struct qp *q;
@@ -437,10 +444,11 @@ static int soft_query_qp(struct prov_qp *qp, struct flue_qp_values *v, uint32_t 
 	struct qp_info now;
 
 	(void)op;
-	if (mask & ~(uint32_t)(FLUE_QPV_STATE | FLUE_QPV_READS | FLUE_QPV_WORK))
+	if (mask & ~(uint32_t)(FLUE_QPV_STATE | FLUE_QPV_ACCESS | FLUE_QPV_READS | FLUE_QPV_WORK))
 		return -EOPNOTSUPP;
 	qp_query(to_qp(qp), &now);
 	*v = (struct flue_qp_values) { .state = now.state,
+				       .access = now.access,
 				       .ird = now.ird,
 				       .ord = now.ord,
 				       .llp_open = now.llp_open,
@@ -454,10 +462,16 @@ static int soft_query_qp(struct prov_qp *qp, struct flue_qp_values *v, uint32_t 
 static int soft_modify_qp(struct prov_qp *qp, const struct flue_qp_values *v, uint32_t mask,
 			  struct prov_op *op)
 {
+	int rc = 0;
+
 	(void)op;
-	if (mask != FLUE_QPV_READS)
+	if (mask & ~(uint32_t)(FLUE_QPV_READS | FLUE_QPV_ACCESS))
 		return -EOPNOTSUPP;
-	return qp_modify_reads(to_qp(qp), v->ird, v->ord);
+	if (mask & FLUE_QPV_READS)
+		rc = qp_modify_reads(to_qp(qp), v->ird, v->ord);
+	if (!rc && mask & FLUE_QPV_ACCESS)
+		qp_modify_access(to_qp(qp), v->access);
+	return rc;
 }
 
 static int soft_post_send(struct prov_qp *qp, const struct flue_send_wr *wr,

@@ -20,6 +20,13 @@ static void run_fired(struct engine_note *n)
 	cq->handler(cq->owner, cq->handler_arg);
 }
 
+static void run_teller(struct engine_note *n)
+{
+	struct cq *cq = container_of(n, struct cq_teller, note)->cq;
+
+	cq->handler(cq->owner, cq->handler_arg);
+}
+
 static void run_error(struct engine_note *n)
 {
 	struct cq *cq = container_of(n, struct cq, error);
@@ -55,6 +62,18 @@ int cq_create(struct rnic *r, struct engine *e, uint32_t depth, cq_handler_fn ha
 	return 0;
 }
 
+int cq_roam(struct cq *cq)
+{
+	uint32_t n = cq->rnic->n_engines;
+
+	cq->tellers = calloc(n, sizeof(*cq->tellers));
+	if (!cq->tellers)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < n; i++)
+		cq->tellers[i] = (struct cq_teller) { .note.run = run_teller, .cq = cq };
+	return 0;
+}
+
 void cq_destroy(struct cq *cq)
 {
 	pthread_mutex_lock(&cq->rnic->lists);
@@ -62,6 +81,9 @@ void cq_destroy(struct cq *cq)
 	pthread_mutex_unlock(&cq->rnic->lists);
 	engine_untell(cq->engine, &cq->fired);
 	engine_untell(cq->engine, &cq->error);
+	for (uint32_t i = 0; cq->tellers && i < cq->rnic->n_engines; i++)
+		engine_untell(&cq->rnic->engines[i], &cq->tellers[i].note);
+	free(cq->tellers);
 	free(cq->ring);
 	free(cq);
 }
@@ -128,6 +150,17 @@ static int take(struct cq *cq, char *to, size_t size, uint32_t n)
 	return rc;
 }
 
+/* Is this the thread of an engine that may be inside the handler? */
+static bool is_telling(struct cq *cq)
+{
+	if (engine_is_self(cq->engine))
+		return true;
+	for (uint64_t mask = cq->tellers ? atomic_load(&cq->engines) : 0; mask; mask &= mask - 1)
+		if (engine_is_self(&cq->rnic->engines[__builtin_ctzll(mask)]))
+			return true;
+	return false;
+}
+
 static void drive_engines(struct cq *cq)
 {
 	uint64_t mask = atomic_load_explicit(&cq->engines, memory_order_relaxed);
@@ -146,7 +179,7 @@ int cq_poll_sized(struct cq *cq, struct flue_wc *wc, size_t size, uint32_t n)
 	 * The handler's thread drives by itself; driving from inside it would starve others. Who
 	 * asked for a notice is about to sleep: a lease taken now would delay that notice.
 	 */
-	if (!cq_has_news(cq) && n && !engine_is_self(cq->engine) &&
+	if (!cq_has_news(cq) && n && !is_telling(cq) &&
 	    atomic_load_explicit(&cq->armed, memory_order_relaxed) == CQ_NOT_ARMED)
 		drive_engines(cq);
 	if (size != sizeof(*wc) && size < WC_FIRST)
@@ -160,7 +193,8 @@ int cq_arm(struct cq *cq, uint32_t kind)
 	int waiting, rc;
 
 	engine_lock(cq->engine);
-	engine_bind(cq->engine);
+	if (!cq->tellers)
+		engine_bind(cq->engine);
 	rc = engine_start(cq->engine);
 	engine_unlock(cq->engine);
 	if (rc)
@@ -202,11 +236,20 @@ int cq_wait(struct cq *cq, int timeout_ms)
 	return rc;
 }
 
+/* Without a hand-over to the CQ's own engine where that is allowed, and where the other has a thread. */
+static void tell(struct cq *cq, struct engine *by)
+{
+	if (cq->tellers && atomic_load(&by->has_thread))
+		engine_tell(by, &cq->tellers[by->index].note);
+	else
+		engine_tell(cq->engine, &cq->fired);
+}
+
 /* Called without the lock: who has to hear of a new completion. */
-static void announce(struct cq *cq, bool fire)
+static void announce(struct cq *cq, struct engine *by, bool fire)
 {
 	if (fire)
-		engine_tell(cq->engine, &cq->fired);
+		tell(cq, by);
 	if (atomic_load(&cq->waiters)) {
 		uint64_t mask = atomic_load(&cq->engines) | 1ull << cq->engine->index;
 
@@ -215,7 +258,7 @@ static void announce(struct cq *cq, bool fire)
 	}
 }
 
-bool cq_push(struct cq *cq, const struct cqe *e, bool solicited)
+bool cq_push_by(struct cq *cq, struct engine *by, const struct cqe *e, bool solicited)
 {
 	bool fire, room;
 	uint32_t count, at;
@@ -242,7 +285,7 @@ bool cq_push(struct cq *cq, const struct cqe *e, bool solicited)
 		engine_tell(cq->engine, &cq->error);
 	}
 	lock_give(&cq->lock);
-	announce(cq, fire);
+	announce(cq, by, fire);
 	return room;
 }
 

@@ -2,7 +2,7 @@
 /*
  * Completion queues. A ring of completions under a leaf lock; producers are the engines of the
  * queue pairs that use it, consumers are callers. Bound to one engine, whose thread runs its
- * completion handler.
+ * completion handler, unless cq_roam() allows any.
  */
 #ifndef FLUE_RNIC_CQ_H
 #define FLUE_RNIC_CQ_H
@@ -27,6 +27,12 @@ struct cqe {
 
 enum cq_armed { CQ_NOT_ARMED = 0, CQ_ARMED_SOLICITED, CQ_ARMED_NEXT };
 
+/* Notices of a CQ that any engine may tell: one note for each. */
+struct cq_teller {
+	struct engine_note note;
+	struct cq *cq;
+};
+
 struct cq {
 	struct rnic *rnic;
 	struct engine *engine;
@@ -34,6 +40,7 @@ struct cq {
 	cq_handler_fn handler;
 	void *handler_arg;
 	struct engine_note fired, error;
+	struct cq_teller *tellers; /* NULL: its own engine tells, by `fired` */
 	/* Bit i: queue pairs on engine i complete here, so polling drives that engine too. */
 	_Atomic uint64_t engines;
 	atomic_int waiters;
@@ -50,6 +57,8 @@ struct cq {
 
 int cq_create(struct rnic *r, struct engine *e, uint32_t depth, cq_handler_fn handler,
 	      void *handler_arg, void *owner, struct cq **out);
+/* Before anybody else knows it: notices are told by the engine that made the completion. -ENOMEM. */
+int cq_roam(struct cq *cq);
 void cq_destroy(struct cq *cq);
 int cq_resize(struct cq *cq, uint32_t depth);
 
@@ -66,9 +75,15 @@ static inline int cq_poll(struct cq *cq, struct flue_wc *wc, uint32_t n)
 int cq_arm(struct cq *cq, uint32_t kind);
 int cq_wait(struct cq *cq, int timeout_ms);
 
-/* Producer, any lock but a leaf held. `solicited` as the arming rules mean it (errors too).
+/* Producer, engine `by`, any lock but a leaf held. `solicited` as the arming rules mean it (errors too).
  * false: the CQ is full; the completion is lost and the queue pair must die. */
-bool cq_push(struct cq *cq, const struct cqe *e, bool solicited);
+bool cq_push_by(struct cq *cq, struct engine *by, const struct cqe *e, bool solicited);
+
+static inline bool cq_push(struct cq *cq, const struct cqe *e, bool solicited)
+{
+	return cq_push_by(cq, cq->engine, e, solicited);
+}
+
 /* Removes what queue pair `qp` left; used when it is destroyed. */
 void cq_purge(struct cq *cq, const struct flue_qp *qp);
 /* For a queue pair's own queue, when its connection is over: the slots of finished requests whose

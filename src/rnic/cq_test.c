@@ -23,10 +23,20 @@ static int owner, arg;
 static atomic_int fired, errors;
 static atomic_bool on_engine;
 
+static atomic_int teller; /* the engine whose thread it was; -1: none's */
+
 static void on_fired(void *cq_owner, void *handler_arg)
 {
+	struct flue_wc wc;
+
 	assert(cq_owner == &owner && handler_arg == &arg);
 	atomic_store(&on_engine, engine_is_self(cq->engine));
+	atomic_store(&teller, -1);
+	for (uint32_t i = 0; i < r->n_engines; i++)
+		if (engine_is_self(&r->engines[i]))
+			atomic_store(&teller, (int)i);
+	while (cq->tellers && cq_poll(cq, &wc, 1) > 0)
+		;
 	atomic_fetch_add(&fired, 1);
 }
 
@@ -308,6 +318,34 @@ static void cq_notice_comes_once_on_the_engines_thread(void **state)
 	assert_int_equal(atomic_load(&fired), 2);
 }
 
+static void cq_notice_is_told_by_who_made_the_completion_when_any_may(void **state)
+{
+	struct cqe e = { .wc.id = 1 };
+	int cpus[3];
+
+	drop(NULL);
+	atomic_store(&fired, 0);
+	cpus[0] = cpus[1] = cpus[2] = sched_getcpu();
+	assert_int_equal(rnic_open(cpus, 3, &up, NULL, &r), 0);
+	assert_int_equal(cq_create(r, &r->engines[0], 4, on_fired, &arg, &owner, &cq), 0);
+	assert_int_equal(cq_roam(cq), 0);
+	engine_lock(&r->engines[1]);
+	assert_int_equal(engine_start(&r->engines[1]), 0);
+	engine_unlock(&r->engines[1]);
+	for (int i = 0; i < 3; i++) {
+		cq_attach(cq, &r->engines[i]);
+		assert_int_equal(cq_arm(cq, FLUE_NOTIFY_NEXT), 0);
+		assert_true(cq_push_by(cq, &r->engines[i], &e, false));
+		assert_int_equal(count_after(&fired, 5000), 1);
+		/* The last one has no thread: its own engine helps. */
+		assert_int_equal(atomic_load(&teller), i % 2);
+		for (int wait = 0; wait < 5000 && cq_has_news(cq); wait++)
+			usleep(1000);
+		assert_false(cq_has_news(cq));
+		atomic_store(&fired, 0);
+	}
+}
+
 static void cq_solicited_notice_ignores_other_completions(void **state)
 {
 	assert_int_equal(cq_arm(cq, FLUE_NOTIFY_SOLICITED), 0);
@@ -443,6 +481,7 @@ int main(void)
 		TEST(cq_settles_slots_without_a_completion),
 		TEST(cq_writes_completions_as_far_apart_as_its_caller_has_them),
 		TEST(cq_notice_comes_once_on_the_engines_thread),
+		TEST(cq_notice_is_told_by_who_made_the_completion_when_any_may),
 		TEST(cq_solicited_notice_ignores_other_completions),
 		TEST(cq_next_is_not_weakened_by_solicited),
 		TEST(cq_solicited_is_upgraded_by_next),

@@ -9,6 +9,8 @@
 #include "rnic/cep.h"
 #include "rnic/qp_priv.h"
 
+#define REMOTE_RIGHTS ((uint32_t)(FLUE_REMOTE_READ | FLUE_REMOTE_WRITE))
+
 /* ---- telling ---- */
 
 static void run_down(struct engine_note *n)
@@ -82,6 +84,7 @@ int qp_create(const struct qp_attr *a, struct qp **out)
 	q->owner = a->owner;
 	q->state_word = a->state;
 	q->signal_all = a->signal_all;
+	q->post_early = a->post_early;
 	q->qpn = atomic_fetch_add(&q->rnic->next_qpn, 1) + 1;
 	q->kick.run = qp_run_kick;
 	q->timer.fire = qp_fire_timer;
@@ -154,7 +157,8 @@ void qp_query(struct qp *q, struct qp_info *info)
 				   .reads_out = qp_reads_out(q) - q->orq_head,
 				   .reads_in = q->irq_tail - q->irq_head,
 				   .ird = q->ird,
-				   .ord = q->ord };
+				   .ord = q->ord,
+				   .access = REMOTE_RIGHTS & ~q->deny_always };
 	engine_unlock(q->engine);
 }
 
@@ -172,6 +176,14 @@ int qp_modify_reads(struct qp *q, uint32_t ird, uint32_t ord)
 	}
 	engine_unlock(q->engine);
 	return rc;
+}
+
+void qp_modify_access(struct qp *q, uint32_t access)
+{
+	engine_lock(q->engine);
+	q->deny_always = REMOTE_RIGHTS & ~access;
+	q->deny = q->deny_always | q->deny_stream;
+	engine_unlock(q->engine);
 }
 
 /* ---- closing calls ---- */
@@ -245,6 +257,8 @@ int qp_reset(struct qp *q)
 
 	engine_lock(q->engine);
 	if (!q->cep && may_reset(q)) {
+		if (q->state == QPS_IDLE && q->post_early)
+			qp_discard(q);
 		qp_apply(q, QPE_REINIT, 0, 0);
 		rc = 0;
 	}

@@ -99,7 +99,7 @@ struct qp {
 	struct flue_qp *owner;
 	uint32_t *state_word; /* public copy of state */
 	uint32_t qpn;
-	bool signal_all;
+	bool signal_all, post_early;
 	LIST_ENTRY(qp) all;
 	struct engine_kick kick;
 
@@ -113,7 +113,8 @@ struct qp {
 	struct engine_timer timer;
 	struct cep *cep; /* connection being set up; NULL once it is up or gone */
 	bool connected;  /* CONNECTED was told, so DISCONNECTED is owed */
-	uint32_t deny;   /* FLUE_REMOTE_*: not over this connection */
+	uint32_t deny;   /* FLUE_REMOTE_*: not over this connection; the sum of: */
+	uint32_t deny_always, deny_stream; /* the queue pair's, and what came with the stream */
 	struct qp_tx tx;
 	struct qp_rx rx;
 	uint32_t ird, ord;
@@ -152,7 +153,7 @@ struct qp_attr {
 	struct cq *send_cq, *recv_cq;
 	struct srq *srq;
 	uint32_t sq_depth, rq_depth, sq_sge, rq_sge, max_inline;
-	bool signal_all;
+	bool signal_all, post_early;
 	uint32_t *state;
 	struct flue_qp *owner;
 };
@@ -162,6 +163,7 @@ struct qp_info {
 	bool llp_open;
 	uint32_t sends, receives, reads_out, reads_in;
 	uint32_t ird, ord;
+	uint32_t access; /* FLUE_REMOTE_* */
 };
 
 int qp_create(const struct qp_attr *attr, struct qp **out);
@@ -177,6 +179,8 @@ int qp_terminate(struct qp *q);
 /* Change the number of Reads in RTS. -EBUSY: one of ours is outstanding or posted, or more of the
  * peer's are outstanding than would fit; -ENOTCONN, -ENOMEM. */
 int qp_modify_reads(struct qp *q, uint32_t ird, uint32_t ord);
+/* What peers may do at all, FLUE_REMOTE_READ and FLUE_REMOTE_WRITE: from the next segment on. */
+void qp_modify_access(struct qp *q, uint32_t access);
 
 /* ---- inside the RNIC, under the engine's lock ---- */
 

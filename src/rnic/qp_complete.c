@@ -7,7 +7,7 @@
 static bool push(struct qp *q, struct cq *cq, struct cqe *e, bool solicited)
 {
 	e->wc.qp = q->owner;
-	if (cq_push(cq, e, solicited || e->wc.status != FLUE_WC_SUCCESS))
+	if (cq_push_by(cq, q->engine, e, solicited || e->wc.status != FLUE_WC_SUCCESS))
 		return true;
 	q->lost = true;
 	qp_apply(q, QPE_LOCAL_FAIL, FLUE_CLOSE_LOCAL, EOVERFLOW);
@@ -109,6 +109,15 @@ void qp_flush(struct qp *q, bool sends)
 	flush_rq(q);
 	if (q->state != QPS_CLOSING)
 		settle(q);
+}
+
+void qp_discard(struct qp *q)
+{
+	while (wq_fill(&q->sq))
+		wq_retire(&q->sq);
+	while (!q->srq && wq_fill(&q->rq))
+		wq_retire(&q->rq);
+	settle(q);
 }
 
 void qp_flush_late(struct qp *q)

@@ -69,7 +69,8 @@ static int enqueue(struct qp *q, const struct flue_send_wr *wr)
 	w->total = total;
 	w->rkey = wr->rkey;
 	w->remote_addr = wr->remote_addr;
-	w->reg = wr->reg;
+	if (wr->op >= FLUE_WR_FAST_REG)
+		w->reg = wr->reg;
 	if (wr->flags & FLUE_INLINE)
 		copy_inline(w, wr);
 	else if (wr->n_sg)
@@ -81,7 +82,7 @@ static int enqueue(struct qp *q, const struct flue_send_wr *wr)
 static bool takes_posts(struct qp *q, bool receive)
 {
 	switch (__atomic_load_n(q->state_word, __ATOMIC_ACQUIRE)) {
-	case FLUE_QP_IDLE: return receive;
+	case FLUE_QP_IDLE: return receive || q->post_early;
 	case FLUE_QP_CLOSING:
 		/* The close was to be graceful, and now there is work: it ends badly. A program that
 		 * gives a receive back while the peer closes could not know, and loses nothing. */
@@ -140,6 +141,6 @@ void qp_run_kick(struct engine_kick *k)
 		qp_apply(q, QPE_POSTED, FLUE_CLOSE_BAD, ENOTCONN);
 	if (q->state == QPS_RTS)
 		link_kick(q->link);
-	else if (q->state != QPS_TERMINATE)
+	else if (q->state != QPS_TERMINATE && !(q->state == QPS_IDLE && q->post_early))
 		qp_flush_late(q);
 }

@@ -20,6 +20,8 @@ extern const struct op_rule qp_op_rules[QP_NOPS];
 void qp_flush(struct qp *q, bool sends);
 /* The same for what was posted just before the state changed, or after an error. */
 void qp_flush_late(struct qp *q);
+/* Idle: what was posted is gone, as if it had not been. */
+void qp_discard(struct qp *q);
 
 /* qp_post.c */
 /* Somebody posted. */

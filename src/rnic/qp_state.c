@@ -262,7 +262,8 @@ static void begin(struct qp *q, const struct qp_start *start)
 {
 	const struct mpa_terms *t = start->terms;
 
-	q->deny = start->deny;
+	q->deny_stream = start->deny;
+	q->deny = q->deny_always | q->deny_stream;
 	memset(&q->tx, 0, sizeof(q->tx));
 	q->tx.cur.msn_send = q->tx.cur.msn_read = 1;
 	q->tx.cur.next_wqe = atomic_load(&q->sq.head);

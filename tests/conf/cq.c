@@ -562,6 +562,74 @@ static void handler_can_destroy_another_qp(void **state)
 	conf_end(r.p);
 }
 
+struct seen {
+	_Atomic pid_t thread;
+	atomic_uint count;
+};
+
+static void see_thread(struct flue_cq *cq, const struct flue_wc *wc, void *arg)
+{
+	struct seen *seen = arg;
+
+	/* In order, whatever thread it is. */
+	if (wc->status == FLUE_WC_SUCCESS && wc->id == atomic_load(&seen->count)) {
+		atomic_store(&seen->thread, gettid());
+		atomic_fetch_add(&seen->count, 1);
+	}
+}
+
+/* The queue pair lives where its receives complete; its sends complete on another processor's queue. */
+static void handler_runs_where_the_completion_was_made_when_it_may(void **state)
+{
+	struct pair *p = *state;
+	struct flue_adapter *a = p->a.adapter;
+
+	if (a->n_cpus < 2)
+		skip();
+	for (uint32_t any = 0; any < 2; any++) {
+		struct flue_cq_attr cq = FLUE_ATTR(struct flue_cq_attr);
+		struct flue_qp_attr attr = FLUE_ATTR(struct flue_qp_attr);
+		struct seen sent = { 0 }, got = { 0 };
+		struct flue_sge sge = flue_mr_sge(p->a.mr, 0, 8);
+		struct flue_send_wr send = { .flags = FLUE_SIGNALED, .sg = &sge, .n_sg = 1 };
+		struct flue_recv_wr recv = { .sg = &sge, .n_sg = 1 };
+		struct flue_qp *qp;
+
+		cq.depth = 64;
+		cq.on_completion = see_thread;
+		cq.arg = &sent;
+		cq.cpu_plus_1 = a->cpus[0] + 1;
+		cq.flags = any ? (uint32_t)FLUE_CQ_ANY_THREAD : 0;
+		assert_ok(attr.send_cq = a->ops->create_cq(a, &cq));
+		cq.arg = &got;
+		cq.cpu_plus_1 = a->cpus[1] + 1;
+		cq.flags = 0;
+		assert_ok(attr.recv_cq = a->ops->create_cq(a, &cq));
+		attr.sq_depth = attr.rq_depth = 32;
+		assert_ok(qp = p->a.pd->ops->create_qp(p->a.pd, &attr));
+		assert_ok(pair_connect_qps(p, qp, p->b.qp));
+		for (uint64_t i = 0; i < 20; i++) {
+			send.id = recv.id = i;
+			assert_ok(flue_post_recv(qp, &recv));
+			assert_ok(pair_recv(&p->b, 0, 8, i));
+			assert_ok(flue_post_send(qp, &send));
+			assert_ok(pair_send(&p->b, 64, 8, i, FLUE_SIGNALED));
+			assert_true(pair_expect(p->b.recv_cq, i, FLUE_WC_SUCCESS));
+			assert_true(pair_expect(p->b.send_cq, i, FLUE_WC_SUCCESS));
+		}
+		for (unsigned ms = 0; ms < 10000 && (sent.count < 20 || got.count < 20); ms++)
+			usleep(1000);
+		assert_true(sent.count == 20 && got.count == 20);
+		assert_int_equal(sent.thread == got.thread, any);
+		assert_ok(flue_destroy_qp(qp));
+		assert_ok(flue_destroy_cq(attr.send_cq));
+		assert_ok(flue_destroy_cq(attr.recv_cq));
+		assert_true(pair_wait_state(p->b.qp, FLUE_QP_ERROR, 5000));
+		assert_true(pair_event(&p->b, FLUE_EVENT_DISCONNECTED, p->b.qp, NULL, 5000));
+		assert_ok(p->b.qp->ops->reset(p->b.qp));
+	}
+}
+
 static void cq_with_a_handler_cannot_be_polled(void **state)
 {
 	struct pair_options o = PAIR_DEFAULTS;
@@ -678,6 +746,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(handler_can_post),
 		cmocka_unit_test(destroying_a_qp_waits_for_the_handler_that_names_it),
 		cmocka_unit_test(handler_can_destroy_another_qp),
+		WITH_IDLE_PAIR(handler_runs_where_the_completion_was_made_when_it_may),
 		cmocka_unit_test(cq_with_a_handler_cannot_be_polled),
 		WITH_PAIR(destroyed_qp_takes_its_completions_along),
 		cmocka_unit_test(threads_can_share_a_cq), /* RD-2 */
