@@ -208,21 +208,21 @@ enum flue_wc_flags {
 
 struct flue_wc {
 	uint64_t id;
-	uint32_t status;   /* enum flue_wc_status */
-	uint32_t op;       /* enum flue_wc_op */
+	uint16_t status;   /* enum flue_wc_status */
+	uint16_t op;       /* enum flue_wc_op */
 	uint32_t byte_len; /* receives and Reads */
 	uint32_t flags;    /* enum flue_wc_flags */
 	union {
 		uint32_t inv_key; /* FLUE_WC_INVALIDATED */
 		uint32_t imm;     /* FLUE_WC_IMM: as the peer gave it */
 	};
-	uint32_t cpu; /* processor on which the completion was made */
 	struct flue_qp *qp;
 	uint32_t vendor; /* of one that failed: what the adapter can say; 0: nothing */
 	/* Receives of a datagram queue pair: who sent it. */
 	uint32_t src_qpn;
 	uint16_t pkey_index, slid;
 	uint8_t sl, path_bits;
+	uint16_t cpu; /* processor on which the completion was made */
 };
 
 /*

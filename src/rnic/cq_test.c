@@ -123,7 +123,7 @@ static void cq_writes_completions_as_far_apart_as_its_caller_has_them(void **sta
 		struct flue_wc wc;
 		uint64_t later[2];
 	} wide[2];
-	const size_t small = offsetof(struct flue_wc, path_bits) + 1;
+	const size_t small = offsetof(struct flue_wc, cpu) + sizeof(uint16_t);
 	uint8_t raw[3 * sizeof(struct flue_wc)];
 	uint64_t id;
 

@@ -43,12 +43,13 @@ void wq_fini(struct wq *q)
 
 int wq_post_recv(struct wq *q, const struct flue_recv_wr *wr)
 {
+	/* One comparison for two things: there are no flags yet, and one makes it too many. */
+	uint64_t n_sg = wr->n_sg | (uint64_t)wr->flags << 32;
 	struct wqe *w;
 	uint32_t total;
 	int rc = 0;
 
-	if (wr->n_sg > q->max_sge || wr->flags || (wr->n_sg && !wr->sg) ||
-	    wq_total(wr->sg, wr->n_sg, &total))
+	if (n_sg > q->max_sge || (wr->n_sg && !wr->sg) || wq_total(wr->sg, wr->n_sg, &total))
 		return -EINVAL;
 	lock_take(&q->lock);
 	w = wq_next(q);
