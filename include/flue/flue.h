@@ -10,6 +10,6 @@
 #include <flue/socket.h>
 #include <flue/types.h>
 
-#define FLUE_VERSION "0.1.0"
+#define FLUE_VERSION "0.2.0"
 
 #endif

@@ -21,8 +21,8 @@
  *    program gets by pointer only grow.
  *  - Objects (flue_qp, flue_cq, ...) and other structures that the library hands out by pointer only
  *    grow. Programs never make or copy one.
- *  - Elements of the program's arrays and parts of other structures are as they are for ever:
- *    flue_sge, flue_reg, flue_atomic, flue_datagram, flue_piece, flue_gang.
+ *  - Elements of arrays and parts of other structures are as they are for ever: flue_sge, flue_reg,
+ *    flue_atomic, flue_datagram, flue_piece, flue_gang, flue_cpu_load.
  *  - Numbers of enumerations stay. The last one of some (FLUE_*_N...) counts the others and is that of
  *    the header, not of the library: who meets a larger one does not know it.
  */
