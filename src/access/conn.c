@@ -118,7 +118,7 @@ static bool step_locked(struct acc_qp *qp, const struct flue_event *ev,
 		return false;
 	step = &steps[qp->phase][news];
 	tell = step->tell;
-	PROBE(conn_state, qp->pub.number, (uint32_t)qp->phase, (uint32_t)step->next, ev->type);
+	PROBE(conn_state, &qp->pub, (uint32_t)qp->phase, (uint32_t)step->next, ev->type);
 	qp->phase = step->next;
 	if (tell)
 		keep_info(qp, conn);

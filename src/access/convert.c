@@ -120,7 +120,7 @@ bool flue_socket_convert(struct flue_qp *pub, int fd, const struct flue_switch_a
 		rc = acc_stream_check(fd);
 	if (!rc)
 		rc = convert(qp, fd, &sw, &attr);
-	PROBE(conversion, fd, pub->number, rc);
+	PROBE(conversion, fd, pub, rc);
 	if (rc)
 		log_error(chimney, "descriptor %d is not converted for queue pair %u: %s", fd,
 			  pub->number, log_errno(rc));

@@ -9,6 +9,8 @@
 #include <sys/socket.h>
 
 #include "base/clock.h"
+#include "base/log.h"
+#include "base/probe.h"
 #include "base/util.h"
 #include "rnic/cep_priv.h"
 #include "rnic/link_tcp.h"
@@ -250,6 +252,10 @@ static uint16_t step(struct cep *c, const struct inbox_event *ev)
 		rnic_illegal(c->rnic);
 		return MPA_ACT_NONE;
 	}
+	PROBE(setup_state, c, (uint32_t)c->state, (uint32_t)edge.next, (uint32_t)ev->event);
+	log_debug(rnic, "set-up %p, queue pair %u: %s in %s: now %s", (void *)c,
+		  c->qp ? qp_number(c->qp) : 0, fsm_event_name(&mpa_fsm, ev->event),
+		  fsm_state_name(&mpa_fsm, c->state), fsm_state_name(&mpa_fsm, edge.next));
 	if (ev->detail)
 		c->err = (int)ev->detail;
 	rc = perform(c, (uint16_t)edge.actions);

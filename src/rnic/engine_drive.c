@@ -16,6 +16,7 @@
 
 #include "base/cancel.h"
 #include "base/clock.h"
+#include "base/probe.h"
 #include "base/util.h"
 #include "rnic/engine.h"
 #include "rnic/engine_priv.h"
@@ -113,8 +114,11 @@ static void thread_sleep(struct engine *e, int mode, int timeout_ms)
 
 	atomic_store(&e->thread_mode, mode);
 	deserted = mode == THREAD_IN_DEEP && atomic_load(&e->driver) == DRIVER_NONE;
-	if (!deserted && !atomic_load(&e->wake))
+	if (!deserted && !atomic_load(&e->wake)) {
+		PROBE(engine_sleep, e->cpu, (uint32_t)SLEEPER_STANDBY, timeout_ms);
 		futex_sleep(&e->wake, timeout_ms);
+		PROBE(engine_wake, e->cpu, (uint32_t)SLEEPER_STANDBY, 0);
+	}
 	atomic_store(&e->thread_mode, THREAD_RUNNING);
 }
 
@@ -181,7 +185,9 @@ static void thread_drive(struct engine *e, int timeout_ms)
 	atomic_store(&e->thread_mode, THREAD_IN_EPOLL);
 	atomic_store(&e->sleeping, 1);
 	if (!atomic_load(&e->wake) && !atomic_load(&e->n_kicks)) {
+		PROBE(engine_sleep, e->cpu, (uint32_t)SLEEPER_THREAD, timeout_ms);
 		n = pollset_wait(&e->set, evs, BATCH, timeout_ms);
+		PROBE(engine_wake, e->cpu, (uint32_t)SLEEPER_THREAD, n);
 		if (pollset_failed(n) || (n == 0 && timeout_ms < 0))
 			atomic_store(&e->lost, true);
 	}

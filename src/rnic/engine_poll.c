@@ -7,6 +7,7 @@
 
 #include "base/cancel.h"
 #include "base/clock.h"
+#include "base/probe.h"
 #include "rnic/cq.h"
 #include "rnic/engine.h"
 #include "rnic/engine_priv.h"
@@ -184,8 +185,10 @@ static int caller_drive(struct engine *e, struct cq *cq, int timeout_ms, int can
 	if (!cq_has_news(cq) && !atomic_load(&e->n_kicks)) {
 		pthread_cleanup_push(give_up_driving, e);
 		cancel_window_open(cancel_was);
+		PROBE(engine_sleep, e->cpu, (uint32_t)SLEEPER_CALLER, timeout_ms);
 		n = pollset_wait(&e->set, evs, BATCH, timeout_ms);
 		err = n < 0 ? -errno : 0;
+		PROBE(engine_wake, e->cpu, (uint32_t)SLEEPER_CALLER, n);
 		cancel_window_shut();
 		pthread_cleanup_pop(0);
 		if (err && err != -EINTR) {
@@ -221,12 +224,14 @@ static void caller_follow(struct engine *e, struct cq *cq, uint64_t deadline, in
 	atomic_fetch_add(&e->waiters, 1);
 	pthread_cleanup_push(give_up_following, e);
 	if (!cq_has_news(cq) && atomic_load(&e->driver) != DRIVER_NONE) {
+		PROBE(engine_sleep, e->cpu, (uint32_t)SLEEPER_FOLLOWER, -1);
 		cancel_window_open(cancel_was);
 		if (deadline == UINT64_MAX)
 			pthread_cond_wait(&e->work_cond, &e->work_lock);
 		else
 			pthread_cond_timedwait(&e->work_cond, &e->work_lock, &ts);
 		cancel_window_shut();
+		PROBE(engine_wake, e->cpu, (uint32_t)SLEEPER_FOLLOWER, 0);
 	}
 	pthread_cleanup_pop(1);
 }

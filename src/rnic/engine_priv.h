@@ -22,6 +22,14 @@ enum thread_mode {
 	THREAD_IN_DEEP,     /* the same, and nobody promised a time limit */
 };
 
+/* For probes: who sleeps, and where. */
+enum engine_sleeper {
+	SLEEPER_THREAD,   /* the engine's thread, for its sockets */
+	SLEEPER_STANDBY,  /* the same, while a caller drives */
+	SLEEPER_CALLER,   /* a thread of the program, for the sockets */
+	SLEEPER_FOLLOWER, /* the same, while another one drives */
+};
+
 /* The right to wait for sockets; one thread has it. false: somebody else does. */
 static inline bool engine_take_token(struct engine *e, int who)
 {

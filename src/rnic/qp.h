@@ -197,6 +197,12 @@ int qp_establish(struct qp *q, const struct qp_start *start, struct link *link);
 void qp_apply(struct qp *q, enum qp_fsm_event e, uint32_t reason, uint32_t detail);
 /* Nothing queued, nothing outstanding in either direction. */
 bool qp_is_idle(const struct qp *q);
+/* For people; 0 in tests without an access layer. */
+static inline uint32_t qp_number(const struct qp *q)
+{
+	return q->owner ? q->owner->number : 0;
+}
+
 /* A request at number n is finished; completes in order as far as possible. */
 void qp_finish(struct qp *q, uint32_t n, uint32_t status);
 void qp_complete_ready(struct qp *q);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Completing: in order, once, and flushing what will never be done. */
+#include "base/probe.h"
 #include "base/util.h"
 #include "rnic/qp.h"
 #include "rnic/qp_priv.h"
@@ -7,6 +8,7 @@
 static bool push(struct qp *q, struct cq *cq, struct cqe *e, bool solicited)
 {
 	e->wc.qp = q->owner;
+	PROBE(completion, q->owner, e->wc.id, e->wc.status, e->wc.op, e->wc.byte_len);
 	if (cq_push_by(cq, q->engine, e, solicited || e->wc.status != FLUE_WC_SUCCESS))
 		return true;
 	q->lost = true;

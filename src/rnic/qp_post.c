@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/probe.h"
 #include "base/util.h"
 #include "rnic/link.h"
 #include "rnic/qp.h"
@@ -75,6 +76,7 @@ static int enqueue(struct qp *q, const struct flue_send_wr *wr)
 		copy_inline(w, wr);
 	else if (wr->n_sg)
 		memcpy(w->sg, wr->sg, wr->n_sg * sizeof(*wr->sg));
+	PROBE(post_send, q->owner, wr->id, wr->op, total);
 	wq_advance(&q->sq);
 	return 0;
 }
@@ -126,6 +128,7 @@ int qp_post_recv(struct qp *q, const struct flue_recv_wr *wr, const struct flue_
 	for (; wr && rc == 0; wr = wr->next) {
 		*bad = wr;
 		rc = wq_post_recv(&q->rq, wr);
+		PROBE(post_recv, q->owner, wr->id, wr->n_sg, rc);
 	}
 	/* Only a queue pair that ended has something to do for a receive: to flush it. */
 	if (__atomic_load_n(q->state_word, __ATOMIC_ACQUIRE) == FLUE_QP_ERROR)

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
+#include "base/probe.h"
 #include "base/util.h"
 #include "rnic/cep.h"
 #include "rnic/link.h"
@@ -124,6 +126,11 @@ static uint16_t step(struct qp *q, const struct inbox_event *ev)
 	/* The first cause counts: what follows a Terminate is its consequence. */
 	if (before != QPS_TERMINATE && edge.next != before)
 		keep_reason(q, ev->reason, ev->detail);
+	PROBE(qp_state, q->owner, (uint32_t)before, (uint32_t)edge.next, (uint32_t)ev->event);
+	if (edge.next != before)
+		log_debug(rnic, "queue pair %u: %s in %s: now %s", qp_number(q),
+			  fsm_event_name(&qp_fsm, ev->event), fsm_state_name(&qp_fsm, before),
+			  fsm_state_name(&qp_fsm, edge.next));
 	qp_set_state(q, edge.next);
 	if (edge.actions & QPA_STOP)
 		engine_timer_stop(q->engine, &q->timer);
@@ -162,6 +169,8 @@ void qp_apply(struct qp *q, enum qp_fsm_event e, uint32_t reason, uint32_t detai
 void qp_fault(struct qp *q, uint32_t fault, const uint8_t *ulpdu, size_t have, size_t ulpdu_len,
 	      const struct ddp_segment *seg)
 {
+	log_error(rnic, "queue pair %u: fault %#x (layer, type, code)", qp_number(q),
+		  fault & 0xffff);
 	if (q->state == QPS_RTS)
 		rdmap_terminate_for(&q->tx.term, fault, ulpdu, have, ulpdu_len, seg);
 	qp_apply(q, QPE_FAULT, FLUE_CLOSE_FAULT, fault & 0xffff);

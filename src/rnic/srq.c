@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/probe.h"
 #include "base/util.h"
 #include "rnic/rnic.h"
 
@@ -87,6 +88,7 @@ int srq_post(struct srq *s, const struct flue_recv_wr *wr, const struct flue_rec
 
 	for (; wr && rc == 0; wr = wr->next) {
 		rc = wq_post_recv(&s->wq, wr);
+		PROBE(post_srq, s->owner, wr->id, wr->n_sg, rc);
 		if (rc)
 			*bad = wr;
 	}
