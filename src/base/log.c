@@ -134,19 +134,24 @@ void log_line(enum log_level level, enum log_part part, const char *format, ...)
 	errno = saved;
 }
 
-const char *log_address(char out[LOG_ADDRESS], const struct sockaddr_storage *addr)
+const char *log_address(char out[LOG_ADDRESS], const void *addr)
 {
-	const struct sockaddr_in *v4 = (const struct sockaddr_in *)addr;
-	const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)addr;
-	char text[INET6_ADDRSTRLEN];
+	const struct sockaddr *any = addr;
+	const struct sockaddr_in *v4 = addr;
+	const struct sockaddr_in6 *v6 = addr;
+	char text[INET6_ADDRSTRLEN] = "";
 
-	if (addr->ss_family == AF_INET && inet_ntop(AF_INET, &v4->sin_addr, text, sizeof(text)))
+	strcpy(out, "-");
+	if (any->sa_family == AF_INET) {
+		inet_ntop(AF_INET, &v4->sin_addr, text, sizeof(text));
 		snprintf(out, LOG_ADDRESS, "%s:%u", text, ntohs(v4->sin_port));
-	else if (addr->ss_family == AF_INET6 &&
-		 inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof(text)))
+	} else if (any->sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr)) {
+		inet_ntop(AF_INET, &v6->sin6_addr.s6_addr[12], text, sizeof(text));
+		snprintf(out, LOG_ADDRESS, "%s:%u", text, ntohs(v6->sin6_port));
+	} else if (any->sa_family == AF_INET6) {
+		inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof(text));
 		snprintf(out, LOG_ADDRESS, "[%s]:%u", text, ntohs(v6->sin6_port));
-	else
-		strcpy(out, "-");
+	}
 	return out;
 }
 

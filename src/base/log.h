@@ -17,7 +17,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #define LOG_LEVELS(X) X(error) X(warn) X(info) X(debug)
 #define LOG_PARTS(X)  X(access) X(chimney) X(provider) X(rnic) X(sockets) X(fsm)
@@ -44,6 +43,8 @@ enum log_part {
 #define log_debug(part, ...) log_at(debug, part, __VA_ARGS__)
 
 #define log_at(level, part, ...) log_if(LOG_LEVEL_##level, LOG_PART_##part, __VA_ARGS__)
+/* Whether it would be said: for what costs something to find out. */
+#define log_wants(level, part) __builtin_expect(log_levels[LOG_PART_##part] >= LOG_LEVEL_##level, 0)
 /* For a level that is known only then. */
 #define log_if(level, part, ...)                                              \
 	do {                                                                  \
@@ -82,8 +83,9 @@ static inline const char *log_errno(int err)
 }
 
 #define LOG_ADDRESS 64
-/* 192.0.2.1:80, [2001:db8::1]:80, "-" for what is no address. Returns `out`. */
-const char *log_address(char out[LOG_ADDRESS], const struct sockaddr_storage *addr);
+/* 192.0.2.1:80, [2001:db8::1]:80, "-" for what is no address of IP; `addr` is a struct sockaddr of
+ * any kind. Returns `out`. */
+const char *log_address(char out[LOG_ADDRESS], const void *addr);
 /* Inside the arguments of a line. */
 #define LOG_ADDR(addr) log_address((char[LOG_ADDRESS]) { 0 }, addr)
 

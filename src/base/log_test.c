@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <regex.h>
@@ -313,6 +314,8 @@ static void addresses_and_errors_have_words(void **state)
 				      .sin6_port = htons(443),
 				      .sin6_addr = IN6ADDR_LOOPBACK_INIT };
 	assert_string_equal(LOG_ADDR(&at), "[::1]:443");
+	inet_pton(AF_INET6, "::ffff:192.0.2.7", &v6->sin6_addr);
+	assert_string_equal(LOG_ADDR(&at), "192.0.2.7:443");
 	assert_string_equal(log_errno(ECONNRESET), "ECONNRESET");
 	assert_string_equal(log_errno(-ETIMEDOUT), "ETIMEDOUT");
 	assert_string_equal(log_errno(100000), "an unknown error");

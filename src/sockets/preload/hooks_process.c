@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 
+#include "base/log.h"
 #include "base/self.h"
 #include "channel/meet.h"
 #include "channel/nap.h"
@@ -337,6 +338,7 @@ void hook_seal(void)
 		sock_each(back_to_tcp, NULL);
 	self_tid();
 	settings.sealed = true;
+	log_stop();
 	nap_forbid(true);
 }
 

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/log.h"
 #include "base/own.h"
 #include "base/space.h"
 #include "base/sys.h"
@@ -49,9 +51,24 @@ static void say_why(const struct rec *r)
 		report_line("flue: ", line, "");
 }
 
+static void log_connection(struct rec *r, int fd, uint32_t state)
+{
+	char line[WHY_LINE];
+
+	sock_identify(r, fd);
+	if (state == REC_LANE) {
+		log_info(sockets, "%s to %s was on a lane: %" PRIu64 " octets out, %" PRIu64 " in",
+			 LOG_ADDR(&r->end.self), LOG_ADDR(&r->end.peer),
+			 atomic_load(&r->sent.lane_bytes), atomic_load(&r->received.lane_bytes));
+		return;
+	}
+	why_line(line, r, settings.name, getpid(), settings.policy.file);
+	log_info(sockets, "%s", line);
+}
+
 void report_connected(struct rec *r, int fd)
 {
-	if (settings.why)
+	if (settings.why || log_wants(info, sockets))
 		sock_identify(r, fd);
 }
 
@@ -75,6 +92,8 @@ void report_connection(struct home *h, struct rec *r, int fd)
 		sock_identify(r, fd);
 		say_why(r);
 	}
+	if (log_wants(info, sockets) && !settings.sealed)
+		log_connection(r, fd, state);
 }
 
 static void add_open(int fd, struct rec *r, void *arg)
@@ -92,7 +111,7 @@ void report_process(void)
 	size_t n;
 	int fd;
 
-	if (!h || (!settings.why && !settings.stats[0]))
+	if (!h || (!settings.why && !settings.stats[0] && !log_wants(info, sockets)))
 		return;
 	sock_each(add_open, h);
 	atomic_store(&h->told, 1);

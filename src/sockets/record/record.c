@@ -3,6 +3,7 @@
 
 #include <stddef.h>
 
+#include "base/probe.h"
 #include "sockets/record/above.h"
 
 #define FSM             record_fsm
@@ -27,7 +28,10 @@ uint32_t record_step(struct rec *r, enum rec_event e)
 		edge = fsm_look(&record_fsm, state, e);
 	while (edge.next != REC_ILLEGAL &&
 	       !atomic_compare_exchange_weak(&r->state, &state, edge.next));
-	return edge.next == REC_ILLEGAL ? REC_ILLEGAL : state;
+	if (edge.next == REC_ILLEGAL)
+		return REC_ILLEGAL;
+	PROBE(lane_state, r, state, (uint32_t)edge.next, (uint32_t)e);
+	return state;
 }
 
 /* In words: somebody may still look. */

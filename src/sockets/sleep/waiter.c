@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <linux/futex.h>
 
+#include "base/probe.h"
 #include "base/sys.h"
 #include "base/util.h"
 #include "channel/ladder.h"
@@ -11,6 +12,9 @@
 #include "channel/times.h"
 #include "sockets/record/sock.h"
 #include "sockets/stream/stream.h"
+
+/* For probes: how one sleeps. */
+enum waiter_how { WAITER_SLEEPS, WAITER_NAPS, WAITER_FOR_ROOM };
 
 /* A peer that keeps changing the word cannot hold us longer than this. */
 #define TRIES 10000
@@ -45,7 +49,9 @@ int waiter_nap(struct waiter *w, struct lane_rx *const *lane, size_t count, int6
 	int n;
 
 	ROBUST_NONE();
+	PROBE(sleep, w->arg, (uint32_t)WAITER_NAPS);
 	n = nap_on(lane, count, most < 0 || most > NAP_NS ? NAP_NS : most);
+	PROBE(wake, w->arg, (uint32_t)WAITER_NAPS, n);
 	nap_noted(w->nap, n != 0);
 	return n;
 }
@@ -154,9 +160,11 @@ int waiter_sleep(struct waiter *w, int (*call)(void *arg), void *arg)
 		robust_give(w->lock);
 	}
 	ROBUST_NONE();
+	PROBE(sleep, w->arg, (uint32_t)WAITER_SLEEPS);
 	before = clock_now();
 	n = call(arg);
 	took = clock_now() - before;
+	PROBE(wake, w->arg, (uint32_t)WAITER_SLEEPS, n);
 	if (w->spin)
 		ladder_slept(w->spin, took);
 	if (w->nap)
@@ -178,16 +186,19 @@ int waiter_room(struct rec *r, bool (*has)(void *rec), int64_t ns, bool as_read)
 {
 	const struct timespec slice = { .tv_nsec = (long)ns };
 	uint32_t head = atomic_load(&r->tx.dir->head);
+	int rc = 0;
 
 	/* Said and then looked; the reader makes room and then looks whether somebody sleeps (lane_rx_must_wake()). */
 	atomic_fetch_or(&r->tx.dir->tx_sleeps, LANE_ROOM_FUTEX);
 	if (has(r))
 		return 0;
 	ROBUST_NONE();
+	PROBE(sleep, r, (uint32_t)WAITER_FOR_ROOM);
 	if (as_read)
-		return nap_as_read(&r->tx.dir->head, head, ns) < 0 ? -1 : 0;
-	return sys_call(SYS_futex, &r->tx.dir->head, FUTEX_WAIT, head, &slice, NULL, 0) != 0 &&
-			       errno == EINTR
-		       ? -1
-		       : 0;
+		rc = nap_as_read(&r->tx.dir->head, head, ns);
+	else if (sys_call(SYS_futex, &r->tx.dir->head, FUTEX_WAIT, head, &slice, NULL, 0) != 0 &&
+		 errno == EINTR)
+		rc = -1;
+	PROBE(wake, r, (uint32_t)WAITER_FOR_ROOM, rc);
+	return rc < 0 ? -1 : 0;
 }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/self.h"
 #include "base/sys.h"
 #include "channel/arena.h"
@@ -25,6 +26,8 @@ void stream_reset_on_close(int fd)
 
 void stream_break(struct rec *r, int fd)
 {
+	log_error(sockets, "%s to %s: the lane was not as it must be; the connection is reset",
+		  LOG_ADDR(&r->end.self), LOG_ADDR(&r->end.peer));
 	atomic_store_explicit(&r->why, WHY_BROKEN, memory_order_relaxed);
 	record_step(r, REC_EV_LEAVE);
 	lane_rx_forsake(&r->rx);
