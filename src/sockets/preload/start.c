@@ -27,7 +27,7 @@ static void set_profile(const char *name)
 		const char *name;
 		struct ladder_profile profile;
 	} profiles[] = {
-#define PROFILE(name, spin, yield) { name, { .spin_ns = (spin), .yields = (yield) } },
+#define PROFILE(name, ...) { name, { __VA_ARGS__ } },
 		TIMES_PROFILES(PROFILE)
 #undef PROFILE
 	};
