@@ -86,6 +86,15 @@ ssize_t trunk_greeting(struct trunk *t, uint32_t c, void *data, size_t size);
 void *trunk_user(const struct trunk *t, uint32_t c);
 void trunk_set_user(struct trunk *t, uint32_t c, void *user);
 
+/* A block in the shared memory, for who need not copy: the peer may change its octets at any time. */
+struct trunk_block {
+	uint8_t *data;
+	uint32_t size;
+	uint32_t index;
+	uint8_t kind;
+	bool end; /* of a message */
+};
+
 enum trunk_send_flag {
 	TRUNK_MORE = 1 << 0, /* the message goes on with the next call */
 	TRUNK_WHOLE = 1
@@ -99,6 +108,16 @@ enum trunk_send_flag {
  */
 ssize_t trunk_send(struct trunk *t, uint32_t c, const struct iovec *iov, int n, uint8_t kind,
 		   unsigned flags);
+/*
+ * To make a message of one block in place: it is the caller's until it is posted, unclaimed, or the trunk is closed, also after
+ * trunk_drop(). 1, or as trunk_send().
+ */
+int trunk_claim(struct trunk *t, uint32_t c, struct trunk_block *block);
+/* As one message, its first `size` octets. It is gone, whatever is returned. */
+int trunk_post(struct trunk *t, uint32_t c, uint32_t index, uint32_t size, uint8_t kind);
+void trunk_unclaim(struct trunk *t, uint32_t index);
+/* Blocks of the circuit that are claimed or with the peer. */
+uint32_t trunk_out(struct trunk *t, uint32_t c);
 /* Blocks that could be sent at once. */
 uint32_t trunk_room(struct trunk *t, uint32_t c);
 /* So many blocks are with the peer at most; no limit of its own at first. */
@@ -132,16 +151,7 @@ ssize_t trunk_recv(struct trunk *t, uint32_t c, const struct iovec *iov, int n, 
 /* The next message, as far as it has come. 1: there is one; else as trunk_recv(). */
 int trunk_next(struct trunk *t, uint32_t c, struct trunk_message *msg);
 
-/* A block as it came, in the shared memory, for who need not copy: the peer may still change its octets. */
-struct trunk_block {
-	uint8_t *data;
-	uint32_t size;
-	uint32_t index;
-	uint8_t kind;
-	bool end; /* of a message */
-};
-
-/* 1: there is one, else as trunk_recv(). It is the caller's, to write to as well, until trunk_give(), which may come after
+/* As it came. 1: there is one, else as trunk_recv(). It is the caller's, to write to as well, until trunk_give(), which may come after
  * trunk_drop(). */
 int trunk_take(struct trunk *t, uint32_t c, struct trunk_block *block);
 void trunk_give(struct trunk *t, uint32_t index);

@@ -18,6 +18,7 @@
 #define TRUNK_MAGIC 0x666c7565746b3031ull
 #define TRUNK_HEAD  4096
 #define TRUNK_NONE  UINT32_MAX
+#define CLAIMED     (1u << 31)
 
 /* What an entry says. With a block: */
 enum trunk_type {
@@ -168,8 +169,8 @@ struct trunk {
 	_Atomic uint64_t *out_ring;   /* entries, ours */
 	const _Atomic uint32_t *back; /* blocks given back, the peer's */
 	uint8_t *out_blocks;          /* ours */
-	uint32_t *owner;              /* of each of our blocks: circuit, or TRUNK_NONE */
-	uint32_t *free;               /* a stack: what was used last is in the cache */
+	uint32_t *owner; /* of each of our blocks: circuit, CLAIMED by the client; or TRUNK_NONE */
+	uint32_t *free;  /* a stack: what was used last is in the cache */
 	uint32_t n_free;
 	uint32_t tail, tail_told, head_seen, n_back;
 	uint32_t surplus_used, n_starved;

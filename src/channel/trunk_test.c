@@ -265,6 +265,56 @@ static void block_is_taken_without_copying(void **st)
 	assert_int_equal(trunk_take(side[1], c, &none), -ENOTCONN);
 }
 
+static void message_is_made_in_place(void **st)
+{
+	uint32_t c = connect_pair(0), d = connect_pair(0);
+	struct trunk_block a, b;
+	struct trunk_message m;
+	char text[8] = { 0 };
+	struct iovec iov = { text, sizeof(text) };
+
+	assert_int_equal(trunk_claim(side[0], c, &a), 1);
+	assert_int_equal(a.size, 64);
+	assert_int_equal(trunk_out(side[0], c), 1);
+	memcpy(a.data, "place", 5);
+	assert_int_equal(trunk_post(side[0], d, a.index, 5, 1), -EINVAL); /* of another circuit */
+	assert_int_equal(trunk_post(side[0], c, a.index, 5, 9), 0);
+	assert_int_equal(trunk_post(side[0], c, a.index, 5, 9), -EINVAL);
+	assert_int_equal(trunk_recv(side[1], c, &iov, 1, TRUNK_MESSAGE, &m), 5);
+	assert_true(m.kind == 9 && strcmp(text, "place") == 0);
+	assert_int_equal(trunk_out(side[0], c), 0);
+	/* Claimed blocks are credit, and come back. */
+	for (int i = 0; i < 6; i++)
+		assert_int_equal(trunk_claim(side[0], c, i ? &b : &a), 1);
+	assert_int_equal(trunk_claim(side[0], c, &b), -EAGAIN);
+	trunk_unclaim(side[0], a.index);
+	trunk_unclaim(side[0], a.index);
+	assert_int_equal(trunk_post(side[0], c, b.index, 65, 0), -EMSGSIZE);
+	assert_int_equal(trunk_out(side[0], c), 4);
+	assert_int_equal(trunk_claim(side[0], c, &a), 1);
+	/* Also after the circuit is gone. */
+	trunk_drop(side[0], c, 0);
+	assert_int_equal(trunk_post(side[0], c, a.index, 1, 0), -ENOTCONN);
+	assert_int_equal(trunk_out(side[0], c), 4);
+	assert_int_equal(trunk_claim(side[0], c, &a), -ENOTCONN);
+	assert_int_equal(trunk_claim(side[0], 77, &a), -ENOTCONN);
+	assert_int_equal(trunk_out(side[0], 77), 0);
+}
+
+/* The peer cannot give back what the client is just filling. */
+static void claimed_block_cannot_come_back(void **st)
+{
+	uint32_t c = connect_pair(0);
+	struct trunk_block a;
+
+	assert_int_equal(trunk_claim(side[0], c, &a), 1);
+	atomic_store(&side[1]->give_ring[side[1]->given & 15], a.index);
+	atomic_store(&side[1]->own->given, side[1]->given + 1);
+	assert_int_equal(trunk_out(side[0], c), 1);
+	assert_int_equal(trunk_status(side[0]), -EPROTO);
+	assert_int_equal(trunk_post(side[0], c, a.index, 1, 0), -EPIPE);
+}
+
 /* --- credit */
 
 /* 16 blocks, 4 circuits with 2 of their own: 8 are surplus. */
@@ -435,6 +485,21 @@ static void everything_ends_when_the_other_side_closes(void **st)
 	attach_pair(&small_shape, false);
 }
 
+static void last_words_are_heard(void **st)
+{
+	uint32_t c = connect_pair(0);
+	char octet;
+
+	assert_int_equal(send_text(side[1], c, "x", 0), 1);
+	trunk_close(side[1]);
+	trunk_heard(side[0]); /* looks after the peer before anything was taken in */
+	assert_int_equal(trunk_status(side[0]), -EPIPE);
+	assert_int_equal(recv_some(side[0], c, &octet, 1, 0), 1);
+	assert_int_equal(recv_some(side[0], c, &octet, 1, 0), -ECONNRESET);
+	trunk_close(side[0]);
+	attach_pair(&small_shape, false);
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
@@ -450,6 +515,8 @@ int main(void)
 		T(message_comes_as_it_was_sent),
 		T(message_in_parts_is_not_read_before_its_end),
 		T(block_is_taken_without_copying),
+		T(message_is_made_in_place),
+		T(claimed_block_cannot_come_back),
 		T(stalled_circuit_stops_no_other),
 		T(whole_message_waits_for_all_its_blocks),
 		T(limit_is_kept),
@@ -457,6 +524,7 @@ int main(void)
 		T(reset_is_seen_behind_what_has_come),
 		T(ends_wait_when_the_ring_has_no_room),
 		T(everything_ends_when_the_other_side_closes),
+		T(last_words_are_heard),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

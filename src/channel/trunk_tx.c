@@ -124,20 +124,24 @@ void trunk_unstarve(struct trunk *t, struct circuit *k)
 	k->flags &= (uint8_t)~CIRCUIT_STARVED;
 }
 
-static bool take_back(struct trunk *t, uint32_t block)
+/* It is with `c` no more. */
+static void free_block(struct trunk *t, uint32_t block, uint32_t c)
 {
-	struct circuit *k;
-	uint32_t c;
+	struct circuit *k = &t->circuit[c];
 
-	if (block >= t->shape.blocks || t->owner[block] == TRUNK_NONE)
-		return false;
-	c = t->owner[block];
-	k = &t->circuit[c];
 	t->owner[block] = TRUNK_NONE;
 	t->free[t->n_free++] = block;
 	if (k->out-- > t->shape.guarantee)
 		t->surplus_used--;
 	feed(t, c);
+}
+
+static bool take_back(struct trunk *t, uint32_t block)
+{
+	/* One that is free, or still the client's, cannot come back. */
+	if (block >= t->shape.blocks || t->owner[block] >= t->shape.circuits)
+		return false;
+	free_block(t, block, t->owner[block]);
 	return true;
 }
 
@@ -329,6 +333,85 @@ ssize_t trunk_send(struct trunk *t, uint32_t c, const struct iovec *iov, int n, 
 	}
 	trunk_leave(t);
 	return rc;
+}
+
+int trunk_claim(struct trunk *t, uint32_t c, struct trunk_block *block)
+{
+	uint32_t index;
+	int rc;
+
+	if (!trunk_enter(t, &rc))
+		return rc;
+	rc = check_send(t, c);
+	if (rc == 0)
+		rc = allow(t, &t->circuit[c], 1, true) ? 1 : -EAGAIN;
+	if (t->status)
+		rc = -EPIPE;
+	if (rc == 1) {
+		index = take_block(t, c);
+		t->owner[index] |= CLAIMED;
+		*block = (struct trunk_block) { .data = block_at(t, index),
+						.size = t->shape.block_size,
+						.index = index };
+	}
+	trunk_leave(t);
+	return rc;
+}
+
+/* A block that the client has; its circuit, or TRUNK_NONE. */
+static uint32_t claimed_by(const struct trunk *t, uint32_t index)
+{
+	if (index >= t->shape.blocks || t->owner[index] == TRUNK_NONE ||
+	    !(t->owner[index] & CLAIMED))
+		return TRUNK_NONE;
+	return t->owner[index] & ~CLAIMED;
+}
+
+int trunk_post(struct trunk *t, uint32_t c, uint32_t index, uint32_t size, uint8_t kind)
+{
+	int rc;
+
+	if (!trunk_enter(t, &rc))
+		return rc;
+	rc = claimed_by(t, index) != c ? -EINVAL : check_send(t, c);
+	if (rc == 0 && size > t->shape.block_size)
+		rc = -EMSGSIZE;
+	if (rc == 0) {
+		t->owner[index] = c;
+		push(t, (struct trunk_entry) { c, index, size, kind, ENTRY_LAST });
+		rc = t->status ? -EPIPE : 0;
+	} else if (rc != -EINVAL) {
+		free_block(t, index, c);
+	}
+	trunk_leave(t);
+	return rc;
+}
+
+void trunk_unclaim(struct trunk *t, uint32_t index)
+{
+	uint32_t c;
+	int no;
+
+	if (!trunk_enter(t, &no))
+		return;
+	c = claimed_by(t, index);
+	if (c != TRUNK_NONE)
+		free_block(t, index, c);
+	trunk_leave(t);
+}
+
+uint32_t trunk_out(struct trunk *t, uint32_t c)
+{
+	uint32_t out;
+	int no;
+
+	if (c >= t->shape.circuits || !trunk_enter(t, &no))
+		return 0;
+	if (trunk_has_back(t))
+		trunk_reclaim(t);
+	out = t->circuit[c].out;
+	trunk_leave(t);
+	return out;
 }
 
 uint32_t trunk_room(struct trunk *t, uint32_t c)

@@ -19,6 +19,7 @@
 
 static struct trunk *t;
 static uint32_t held[64], n_held;
+static uint32_t claimed[8], n_claimed;
 
 /* --- ours */
 
@@ -60,6 +61,26 @@ static void take_block(uint32_t c)
 	held[n_held++] = b.index;
 }
 
+static void claim(uint32_t c, unsigned arg)
+{
+	struct trunk_block b;
+
+	if (arg & 1 && n_claimed) {
+		if (arg & 2)
+			trunk_unclaim(t, claimed[--n_claimed]);
+		else
+			(void)trunk_post(t, c, claimed[--n_claimed], arg >> 1, (uint8_t)arg);
+		return;
+	}
+	if (n_claimed == 8 || trunk_claim(t, c, &b) != 1)
+		return;
+	CHECK(b.data == t->out_blocks + (size_t)b.index * t->shape.block_size);
+	for (uint32_t i = 0; i < n_claimed; i++)
+		CHECK(claimed[i] != b.index);
+	memset(b.data, 2, b.size);
+	claimed[n_claimed++] = b.index;
+}
+
 static void poll_events(int max)
 {
 	struct trunk_event ev[4];
@@ -87,11 +108,12 @@ static void call(unsigned what, struct source *in)
 	unsigned arg = (unsigned)take(in, 1);
 	struct trunk_message m;
 
-	switch (what % 12) {
+	switch (what % 13) {
 	case 0: (void)trunk_open(t, &arg, arg % 5, &m); break;
 	case 1: answer(c, arg); break;
 	case 2:
 	case 3: send_some(c, arg * (what & 0x80 ? 5 : 1), what >> 4); break;
+	case 12: claim(c, arg); break;
 	case 4:
 	case 5: receive_some(c, arg, what >> 4); break;
 	case 6: take_block(c); break;
@@ -180,7 +202,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	CHECK(fd >= 0);
 	CHECK(trunk_attach(fd, size & 1, -1, 0, &t) == 0);
 	own_close(fd);
-	n_held = 0;
+	n_held = n_claimed = 0;
 	for (int i = 0; i < 500 && in.left; i++)
 		step(&in);
 	if (trunk_status(t) != 0)
