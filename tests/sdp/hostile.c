@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The local transport against a peer that writes anything anywhere in the shared region (OS-23). It
+ * The local transport against a peer that writes anything anywhere in the shared memory (OS-23). It
  * may end its own connections or garble their octets; nothing else may happen: no crash, no endless
- * loop, no harm to the connections beside it whose memory it leaves alone. Run it under a sanitizer
- * as well: an access outside of the region would often go unnoticed otherwise.
+ * loop, no harm to connections with another peer. Run it under a sanitizer as well: an access outside
+ * of the memory would often go unnoticed otherwise. (Trunks by themselves: tests/channel/hostile.c.)
  */
 #include "sdp/bed.h"
 
@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/util.h"
+#include "channel/trunk_priv.h"
 #include "sockets/ot/oti_local.h"
 #include "sockets/ot/oti_local_priv.h"
 
@@ -36,59 +37,63 @@ static uint32_t dice(uint32_t sides)
 	return (uint32_t)(dice_state >> 33) % sides;
 }
 
-/* ---- a region with two engines on each side ---- */
+/* ---- memory with an engine on each side, and the same again for another peer ---- */
 
 struct link {
+	struct oti *oti[2];
+	struct bed_listener listener;
 	struct sdp_conn own;
 	struct sdp_conn *c[2];
 	uint64_t sent, got;
 };
 
-static struct bed_listener listener;
 static struct link victim, bystander;
+/* Places in the hostile peer's memory, as side 1 sees them. */
+static struct trunk *peer_view, view_of_peer;
 
-static void open_region(void)
+static void map_region(int fd)
 {
 	struct stat st;
-	int fd = oti_local_region(&geo);
 
-	assert_true(fd >= 0);
 	assert_int_equal(fstat(fd, &st), 0);
 	region_len = (size_t)st.st_size;
 	region = mmap(NULL, region_len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	assert_ptr_not_equal(region, MAP_FAILED);
-	assert_int_equal(oti_local_open(fd, 0, &bed.a), 0);
-	assert_int_equal(oti_local_open(fd, 1, &bed.b), 0);
-	close(fd);
+	peer_view = &view_of_peer;
+	peer_view->map = region;
+	peer_view->side = 1;
+	trunk_shape(((struct local *)bed.a)->trunk, &peer_view->shape);
+	trunk_memory_places(peer_view);
 }
 
-/* What is left of connections that nobody can end any more goes with the transports. */
-static void close_region(void)
+static void open_region(struct oti *oti[2], int *fd)
 {
-	int a = bed.a->ops->close(bed.a), b = bed.b->ops->close(bed.b);
-
-	assert_int_equal(a, 0);
-	assert_int_equal(b, 0);
-	munmap(region, region_len);
+	*fd = oti_local_region(&geo);
+	assert_true(*fd >= 0);
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(oti_local_open(*fd, i, &oti[i]), 0);
 }
 
 static void turn(void)
 {
-	bed.a->ops->poll(bed.a, 8);
-	bed.b->ops->poll(bed.b, 8);
+	for (int i = 0; i < 2; i++) {
+		victim.oti[i]->ops->poll(victim.oti[i], 8);
+		bystander.oti[i]->ops->poll(bystander.oti[i], 8);
+	}
 }
 
 static void open_link(struct link *k)
 {
-	struct sdp_attr attr = { .oti = bed.a, .layout = SDP_IB, .bufs = 8, .buf_size = 512 };
+	struct sdp_attr attr = { .oti = k->oti[1], .layout = SDP_IB, .bufs = 8, .buf_size = 512 };
 
-	memset(k, 0, sizeof(*k));
+	bed_listen(&k->listener, &attr, 8);
+	attr.oti = k->oti[0];
 	k->c[0] = &k->own;
 	assert_int_equal(sdp_conn_init(k->c[0], &attr), 0);
-	assert_int_equal(sdp_conn_connect(k->c[0], &listener.l.llp->local), 0);
+	assert_int_equal(sdp_conn_connect(k->c[0], &k->listener.l.llp->local), 0);
 	for (int i = 0; i < 100 && !k->c[1]; i++) {
 		turn();
-		k->c[1] = sdp_listener_accept(&listener.l);
+		k->c[1] = sdp_listener_accept(&k->listener.l);
 	}
 	assert_non_null(k->c[1]);
 	turn();
@@ -100,16 +105,25 @@ static void close_link(struct link *k)
 		assert_int_equal(k->c[i]->illegal, 0);
 		sdp_conn_fini(k->c[i]);
 	}
-	bed_free(&listener, k->c[1]);
+	bed_free(&k->listener, k->c[1]);
+	bed_unlisten(&k->listener);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(k->oti[i]->ops->close(k->oti[i]), 0);
 }
 
 static void open_scene(void)
 {
-	struct sdp_attr attr;
+	int fd;
 
-	open_region();
-	attr = (struct sdp_attr) { .oti = bed.b, .layout = SDP_IB, .bufs = 8, .buf_size = 512 };
-	bed_listen(&listener, &attr, 8);
+	memset(&victim, 0, sizeof(victim));
+	memset(&bystander, 0, sizeof(bystander));
+	open_region(bystander.oti, &fd);
+	close(fd);
+	open_region(victim.oti, &fd);
+	bed.a = victim.oti[0];
+	bed.b = victim.oti[1];
+	map_region(fd);
+	close(fd);
 	open_link(&victim);
 	open_link(&bystander);
 }
@@ -118,8 +132,7 @@ static void close_scene(void)
 {
 	close_link(&victim);
 	close_link(&bystander);
-	bed_unlisten(&listener);
-	close_region();
+	munmap(region, region_len);
 }
 
 /* Octets from one end to the other, as far as it goes. */
@@ -159,16 +172,12 @@ static void exchange_well(struct link *k)
 
 /* ---- the hostile peer ---- */
 
-static struct local_half *half(uint32_t slot, unsigned side)
+/* Head, rings of entries and of blocks given back: all but payload. */
+static size_t control_len(void)
 {
-	struct local l = { .geo = geo, .map = region };
-
-	return local_region_half(&l, slot, side);
-}
-
-static size_t half_len(void)
-{
-	return (size_t)((uint8_t *)half(0, 1) - (uint8_t *)half(0, 0));
+	return (size_t)(peer_view->out_blocks < peer_view->in_blocks ? peer_view->out_blocks
+								     : peer_view->in_blocks) -
+	       (size_t)region;
 }
 
 /* Values that are wrong in interesting ways. */
@@ -195,44 +204,55 @@ static void scribble(uint8_t *at, size_t len)
 	}
 }
 
-/* Bits that make the other side look everywhere. */
-static void ring_all(void)
+static uint32_t circuit_of(const struct sdp_conn *c)
 {
-	struct local_header *h = (struct local_header *)region;
-
-	h->bells[0].news[0] = h->bells[1].news[0] = ~0ull;
+	return c->llp ? ((const struct local_conn *)c->llp)->circuit : 0;
 }
 
-static uint32_t slot_of(const struct sdp_conn *c)
+/* What the peer's next entry is. */
+static void put_entry(struct trunk_entry e)
 {
-	return c->llp ? ((const struct local_conn *)c->llp)->slot : 0;
+	uint32_t tail = peer_view->own->tail;
+
+	peer_view->out_ring[tail & (ring_size(peer_view) - 1)] = entry_word(e);
+	peer_view->own->tail = tail + 1;
+}
+
+static void put_back(uint32_t block)
+{
+	uint32_t given = peer_view->own->given;
+
+	peer_view->give_ring[given & (peer_view->shape.blocks - 1)] = block;
+	peer_view->own->given = given + 1;
 }
 
 /* ---- tests ---- */
 
-/* Each word of the peer's half by itself, each nasty value, on a fresh connection. */
+/* Each word that the peer writes by itself, each nasty value, on a fresh connection. */
 static void every_word_of_the_peer_may_lie(void **state)
 {
 	static const uint32_t values[] = { 0,   1,   8,          9,          16,        17,
 					   512, 513, 0x7fffffff, 0x80000000, 0xffffffff };
-	size_t words;
+	const size_t words = sizeof(struct trunk_side) / 4;
 
-	open_scene();
-	words = half_len() / 4;
-	close_scene();
-	for (size_t w = 0; w < words; w++) {
-		/* Private data and padding do not change anything once it is connected. */
-		if (w >= offsetof(struct local_half, from) / 4 && w < sizeof(struct local_half) / 4)
-			continue;
+	for (size_t w = 0; w < words + 8; w++) {
 		for (size_t v = 0; v < ARRAY_SIZE(values); v++) {
 			volatile uint32_t *word;
 
 			open_scene();
 			exchange(&victim, 0);
 			exchange(&victim, 1);
-			word = (volatile uint32_t *)half(slot_of(victim.c[0]), 1) + w;
+			word = (volatile uint32_t *)peer_view->own + w;
+			/* Behind those words: halves of its next entries, and numbers it gives back. */
+			if (w >= words && w < words + 4)
+				word = (volatile uint32_t *)&peer_view
+					       ->out_ring[peer_view->own->tail] +
+				       (w - words);
+			else if (w >= words + 4)
+				word = (volatile uint32_t *)&peer_view
+					       ->give_ring[peer_view->own->given] +
+				       (w - words - 4);
 			*word = values[v];
-			ring_all();
 			for (int i = 0; i < 5; i++) {
 				exchange(&victim, i & 1);
 				exchange_well(&bystander);
@@ -242,63 +262,45 @@ static void every_word_of_the_peer_may_lie(void **state)
 	}
 }
 
-static void every_phase_may_come_at_any_time(void **state)
+/* Any entry while a connection is at any stage of its set-up, for its circuit and for others. */
+static void every_entry_may_come_at_any_time(void **state)
 {
 	for (unsigned stage = 0; stage < 4; stage++) {
-		for (uint32_t phase = 0; phase < 16; phase++) {
-			for (int d = -1; d <= 1; d++) {
-				struct sdp_attr attr;
-				struct sdp_conn c;
-				struct local_half *h;
-				uint32_t slot;
+		for (unsigned i = 0; i < 16 * 4; i++) {
+			struct sdp_attr attr;
+			struct sdp_conn c;
 
-				open_scene();
-				attr = (struct sdp_attr) {
-					.oti = bed.a, .layout = SDP_IB, .bufs = 8, .buf_size = 512
-				};
-				assert_int_equal(sdp_conn_init(&c, &attr), 0);
-				assert_int_equal(sdp_conn_connect(&c, &listener.l.llp->local), 0);
-				slot = slot_of(&c);
-				for (unsigned i = 0; i < stage; i++)
-					(i & 1 ? bed.a : bed.b)
-						->ops->poll(i & 1 ? bed.a : bed.b, 1);
-				/* As the peer's, then as ours. */
-				h = half(slot, phase & 1);
-				h->phase = (h->phase & ~0xffu) + ((uint32_t)d << 8) + phase;
-				ring_all();
-				for (int i = 0; i < 10; i++)
-					turn();
-				exchange_well(&bystander);
-				assert_int_equal(c.illegal, 0);
-				sdp_conn_fini(&c);
+			open_scene();
+			attr = (struct sdp_attr) {
+				.oti = bed.a, .layout = SDP_IB, .bufs = 8, .buf_size = 512
+			};
+			assert_int_equal(sdp_conn_init(&c, &attr), 0);
+			assert_int_equal(sdp_conn_connect(&c, &victim.listener.l.llp->local), 0);
+			for (unsigned k = 0; k < stage; k++)
+				(k & 1 ? bed.a : bed.b)->ops->poll(k & 1 ? bed.a : bed.b, 1);
+			put_entry((struct trunk_entry) {
+				.circuit = i / 16 == 3 ? 77 : circuit_of(&c) + i / 16,
+				.block = 200,
+				.len = 400,
+				.type = i % 16,
+			});
+			for (int k = 0; k < 10; k++)
 				turn();
-				close_scene();
-			}
+			exchange_well(&bystander);
+			assert_int_equal(c.illegal, 0);
+			sdp_conn_fini(&c);
+			turn();
+			close_scene();
 		}
 	}
 }
 
 /* ---- lies that look like the truth, one for each check ---- */
 
-static struct local_entry *entry(struct local_half *h, uint32_t n)
+/* A well-formed Data message of `len` octets in a block. */
+static void forge(uint32_t block, uint32_t len)
 {
-	struct local l = { .geo = geo, .map = region };
-
-	return local_region_ring(&l, h, n);
-}
-
-static _Atomic uint32_t *back(struct local_half *h, uint32_t n)
-{
-	struct local l = { .geo = geo, .map = region };
-
-	return local_region_back(&l, h, n);
-}
-
-/* A well-formed Data message of `len` octets at the place of buffer `index`. */
-static void forge(uint32_t slot, uint32_t index, uint32_t len)
-{
-	struct local l = { .geo = geo, .map = region };
-	uint8_t *at = local_region_buffers(&l, slot, 1) + (size_t)index * geo.buf_size;
+	uint8_t *at = peer_view->out_blocks + (size_t)block * peer_view->shape.block_size;
 	struct sdp_msg m = { .mid = SDP_DATA,
 			     .bufs = 8,
 			     .mseq = victim.c[0]->credit.rx_next,
@@ -308,51 +310,49 @@ static void forge(uint32_t slot, uint32_t index, uint32_t len)
 	assert_int_equal(sdp_encode(&m, at), SDP_BSDH_LEN);
 }
 
-/* The peer has sent one message; this changes what it says about it, before we look. */
-static void lie(int which, uint32_t slot)
+/* The peer has sent two messages, the first of which we hold; this changes what it says of the second. */
+static void lie(int which)
 {
-	struct local_half *h = half(slot, 1);
-	uint32_t n = h->sent - 1;
+	uint32_t at = (peer_view->own->tail - 1) & (ring_size(peer_view) - 1);
+	struct trunk_entry e = entry_of(peer_view->out_ring[at]);
+	struct trunk_entry held = entry_of(peer_view->out_ring[at - 1]);
 
 	switch (which) {
-	case 0: entry(h, n)->index = 8; break; /* behind our buffers */
-	case 1: entry(h, n)->index = 0xffffffff; break;
-	case 2: /* longer than our buffers; the header agrees */
-		forge(slot, entry(h, n)->index, 513);
-		entry(h, n)->len = 513;
+	case 0: e.block = peer_view->shape.blocks; break; /* behind the last */
+	case 1: e.block = 0xffff; break;
+	case 2: /* longer than our buffers, though not than a block; the header agrees */
+		forge(e.block, 513);
+		e.len = 513;
 		break;
-	case 3:
-		forge(slot, entry(h, n)->index, 0x7fffffff);
-		entry(h, n)->len = 0x7fffffff;
+	case 3: e.len = 0xfffff; break;
+	case 4: /* in a block that we hold */
+		e.block = held.block;
+		e.len = 400;
+		forge(held.block, 400);
 		break;
-	case 4: /* in a buffer that we hold */
-		entry(h, n)->index = entry(h, n - 1)->index;
-		entry(h, n)->len = 400;
-		forge(slot, entry(h, n)->index, 400);
-		break;
-	case 5: h->sent = n + 10; break; /* more than we have buffers */
-	case 6: h->sent = n - 1; break;  /* fewer than before */
-	case 7:                          /* gives back a buffer that is not there */
-		*back(h, h->given) = 8;
-		h->given++;
-		break;
-	case 8: /* and one that it does not have */
-		*back(h, h->given) = 7;
-		h->given++;
-		break;
-	case 9: h->given += 17; break;
-	case 10: h->phase += 256; break; /* of another connection */
-	case 11: h->phase = (h->phase & ~0xffu) | PHASE_N; break;
-	default: h->phase = (h->phase & ~0xffu) | 0xff; break;
+	case 5: peer_view->own->tail += ring_size(peer_view); break;
+	case 6: peer_view->own->tail -= 2; break; /* fewer than before */
+	case 7: put_back(peer_view->shape.blocks); break;
+	case 8: put_back(5); break; /* one that it does not have */
+	case 9: peer_view->own->given += peer_view->shape.blocks + 1; break;
+	case 10: e.circuit = 2; break; /* that is not there */
+	case 11: e.circuit = peer_view->shape.circuits; break;
+	case 12: e.type = 0xf; break;
+	case 13: e.type = ENTRY_ACCEPT; break; /* once more */
+	case 14: e.type = ENTRY_PART; break;   /* a message is one block */
+	case 15: e.kind = 99; break;
+	case 16: e.kind = KIND_CONFIRM; break;
+	default: e.type = ENTRY_CLOSE; break; /* without an orderly end */
 	}
+	peer_view->out_ring[at] = entry_word(e);
 }
 
 static void drain_pool(struct oti_conn *llp)
 {
-	struct oti_buf *bufs[16];
+	struct oti_buf *bufs[32];
 	unsigned n = 0;
 
-	while (n < 16 && (bufs[n] = llp->ops->buf_get(llp)))
+	while (n < 32 && (bufs[n] = llp->ops->buf_get(llp)))
 		n++;
 	/* Never more than the peer's buffers. */
 	assert_true(n <= 8);
@@ -362,19 +362,15 @@ static void drain_pool(struct oti_conn *llp)
 
 static void clever_lies_end_the_connection(void **state)
 {
-	for (int which = 0; which < 13; which++) {
+	for (int which = 0; which < 18; which++) {
 		uint8_t octets[3000] = { 0 };
-		uint32_t slot;
 
 		open_scene();
-		slot = slot_of(victim.c[0]);
 		assert_int_equal(bed_send(victim.c[1], octets, 400), 400);
 		turn();
 		assert_int_equal(victim.c[0]->unread, 400);
 		assert_int_equal(bed_send(victim.c[1], octets, 400), 400);
-		lie(which, slot);
-		ring_all();
-		/* Buffers given back are looked at when none are left. */
+		lie(which);
 		drain_pool(victim.c[0]->llp);
 		bed.a->ops->poll(bed.a, 8);
 		if (!bed_has(victim.c[0], SDP_IS_RESET))
@@ -384,14 +380,44 @@ static void clever_lies_end_the_connection(void **state)
 	}
 }
 
-/* Terms of a request or an answer that the region has no room for. */
+/* More messages than buffers were posted, though the trunk has blocks for them. */
+static void message_without_a_buffer_ends_the_connection(void **state)
+{
+	uint32_t first = 100;
+
+	open_scene();
+	for (uint32_t i = 0; i < 9; i++) {
+		forge(first + i, 100);
+		((volatile uint8_t *)peer_view->out_blocks)[(first + i) * 1024 + 8] += (uint8_t)i;
+		put_entry((struct trunk_entry) { circuit_of(victim.c[0]), first + i, 100,
+						 KIND_MESSAGE, ENTRY_LAST });
+	}
+	bed.a->ops->poll(bed.a, 64);
+	assert_true(bed_has(victim.c[0], SDP_IS_RESET));
+	exchange_well(&bystander);
+	close_scene();
+}
+
+/* The greeting of what was opened last, or of its answer, where it stands. */
+static struct local_greeting *greeting_of(unsigned from)
+{
+	const _Atomic uint64_t *ring = from ? peer_view->out_ring : peer_view->in_ring;
+	uint32_t tail = from ? peer_view->own->tail : peer_view->peer->tail;
+	struct trunk_entry e = entry_of(ring[(tail - 1) & (ring_size(peer_view) - 1)]);
+	uint8_t *blocks = from ? peer_view->out_blocks : peer_view->in_blocks;
+
+	assert_int_equal(e.type, from ? ENTRY_ACCEPT : ENTRY_OPEN);
+	return (struct local_greeting *)(blocks + (size_t)e.block * peer_view->shape.block_size);
+}
+
+/* Terms of a request or an answer that the memory has no room for. */
 static void lies_about_terms_are_refused(void **state)
 {
 	static const uint32_t values[] = { 0, 17, 0xffffffff };
 
 	for (int i = 0; i < 18; i++) {
 		struct sdp_attr attr;
-		struct local_half *h;
+		struct local_greeting *g;
 		struct sdp_conn c;
 		uint32_t value = values[i % 3];
 		unsigned side = i / 9;
@@ -401,15 +427,15 @@ static void lies_about_terms_are_refused(void **state)
 			.oti = bed.a, .layout = SDP_IB, .bufs = 8, .buf_size = 512
 		};
 		assert_int_equal(sdp_conn_init(&c, &attr), 0);
-		assert_int_equal(sdp_conn_connect(&c, &listener.l.llp->local), 0);
-		h = half(slot_of(&c), side);
+		assert_int_equal(sdp_conn_connect(&c, &victim.listener.l.llp->local), 0);
 		/* The answer is there, and has not been looked at. */
 		if (side == 1)
 			bed.b->ops->poll(bed.b, 1);
+		g = greeting_of(side);
 		switch (i / 3 % 3) {
-		case 0: h->bufs = value; break;
-		case 1: h->buf_size = value == 17 ? 1025 : value; break;
-		default: h->private_len = value == 17 ? LOCAL_PRIVATE_MAX + 1 : value; break;
+		case 0: g->bufs = value; break;
+		case 1: g->buf_size = value == 17 ? 1025 : value; break;
+		default: g->private_len = value == 17 ? LOCAL_PRIVATE_MAX + 1 : value; break;
 		}
 		for (int k = 0; k < 10; k++)
 			turn();
@@ -433,23 +459,20 @@ static void reopen_victim(void)
 	open_scene();
 }
 
-/* Only the memory of one connection: its octets may be garbled, those beside it may not. */
-static void scribbles_over_one_connection_harm_no_other(void **state)
+/* Its own octets may be garbled, those of another peer may not. */
+static void scribbles_harm_no_other_peer(void **state)
 {
 	open_scene();
 	for (int i = 0; i < 50000; i++) {
-		uint32_t slot = slot_of(victim.c[0]);
-		unsigned side = dice(2);
-
-		/* The half of the peer; seldom also our own, which nobody should read back. */
-		scribble((uint8_t *)half(slot, side), half_len());
-		if (dice(4) == 0) {
-			struct local l = { .geo = geo, .map = region };
-
-			scribble(local_region_buffers(&l, slot, side),
-				 (size_t)geo.bufs * geo.buf_size);
+		/* Words of the peer, entries and numbers; seldom payload. What we wrote nobody should read back. */
+		switch (dice(4)) {
+		case 0: scribble((uint8_t *)peer_view->own, sizeof(*peer_view->own)); break;
+		case 1:
+			scribble((uint8_t *)&peer_view->out_ring[peer_view->own->tail & 0x1f8], 64);
+			break;
+		case 2: scribble(region + 64, control_len() - 64); break;
+		default: scribble(region, region_len); break;
 		}
-		ring_all();
 		exchange(&victim, (int)dice(2));
 		exchange_well(&bystander);
 		if (i % 16 == 15 || sdp_conn_status(victim.c[0]) & SDP_IS_RESET)
@@ -460,17 +483,11 @@ static void scribbles_over_one_connection_harm_no_other(void **state)
 
 static void scribbles_anywhere_crash_nobody(void **state)
 {
-	size_t control;
-
 	open_scene();
-	control = LOCAL_HEADER_LEN + 2 * geo.slots * half_len();
 	for (int i = 0; i < 100000; i++) {
 		/* Mostly where the numbers are. */
-		scribble(region, dice(8) ? control : region_len);
-		if (dice(2))
-			ring_all();
+		scribble(region, dice(8) ? TRUNK_HEAD : dice(2) ? control_len() : region_len);
 		exchange(&victim, (int)dice(2));
-		exchange(&bystander, (int)dice(2));
 		if (i % 20 == 19)
 			reopen_victim();
 	}
@@ -481,10 +498,8 @@ static void close_and_shut_among_scribbles(void **state)
 {
 	open_scene();
 	for (int i = 0; i < 20000; i++) {
-		uint32_t slot = slot_of(victim.c[0]);
-
-		scribble((uint8_t *)half(slot, dice(2)), sizeof(struct local_half));
-		ring_all();
+		if (dice(3) == 0)
+			scribble((uint8_t *)peer_view->own, sizeof(*peer_view->own));
 		switch (dice(4)) {
 		case 0: sdp_conn_shut(victim.c[dice(2)]); break;
 		case 1: sdp_conn_close(victim.c[dice(2)]); break;
@@ -504,23 +519,19 @@ static void scribbles_at_the_same_time_crash_nobody(void **state)
 	int status;
 
 	for (int round = 0; round < 20; round++) {
-		size_t control;
 		pid_t pid;
 
 		open_scene();
-		control = LOCAL_HEADER_LEN + 2 * geo.slots * half_len();
 		dice_state += 12345;
 		pid = fork();
 		assert_true(pid >= 0);
 		if (pid == 0) {
-			for (;;) {
-				scribble(region, control);
-				ring_all();
-			}
+			for (;;)
+				scribble(region, dice(4) ? TRUNK_HEAD : control_len());
 		}
 		for (int i = 0; i < 2000; i++) {
 			exchange(&victim, (int)dice(2));
-			exchange(&bystander, (int)dice(2));
+			exchange_well(&bystander);
 		}
 		kill(pid, SIGKILL);
 		assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -553,16 +564,18 @@ static void expect_refusal(int fd)
 static void regions_that_are_wrong_are_refused(void **state)
 {
 	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-	struct local_header good = { .magic = LOCAL_MAGIC }, h;
 	struct oti_local_geometry bad = geo;
+	struct trunk_shared good, h;
+	struct trunk_shape few = {
+		.blocks = 64, .block_size = 1024, .circuits = 8, .guarantee = 2
+	};
+	struct trunk_shape tiny = { .blocks = 64, .block_size = 64, .circuits = 8, .guarantee = 3 };
 	struct stat st;
 	struct oti *o;
 	int fd = oti_local_region(&geo);
 
 	assert_int_equal(fstat(fd, &st), 0);
-	good.slots = geo.slots;
-	good.bufs = geo.bufs;
-	good.buf_size = geo.buf_size;
+	assert_int_equal(pread(fd, &good, sizeof(good), 0), sizeof(good));
 	assert_int_equal(oti_local_open(fd, 2, &o), -EINVAL);
 	close(fd);
 	expect_refusal(open("/dev/null", O_RDWR | O_CLOEXEC));
@@ -575,16 +588,26 @@ static void regions_that_are_wrong_are_refused(void **state)
 	h = good;
 	h.magic++;
 	expect_refusal(make_region((size_t)st.st_size, &h, sizeof(h), seals));
-	for (int i = 0; i < 3; i++) {
+	for (int i = 0; i < 4; i++) {
 		static const uint32_t values[] = { 0, 1, 3, 63, 0x7fffffff, 0xffffffff };
 
 		for (size_t v = 0; v < ARRAY_SIZE(values); v++) {
 			h = good;
-			*(i == 0 ? &h.slots : i == 1 ? &h.bufs : &h.buf_size) = values[v];
+			*(i == 0   ? &h.blocks
+			  : i == 1 ? &h.block_size
+			  : i == 2 ? &h.circuits
+				   : &h.guarantee) = values[v];
+			if (i == 3 && values[v] == 3)
+				continue; /* a trunk of another geometry */
 			expect_refusal(make_region((size_t)st.st_size, &h, sizeof(h), seals));
 		}
 	}
+	/* Sound trunks, but none that this transport can use. */
+	expect_refusal(trunk_memory(&few));
+	expect_refusal(trunk_memory(&tiny));
 	bad.slots = 7;
+	assert_int_equal(oti_local_region(&bad), -EINVAL);
+	bad = (struct oti_local_geometry) { .slots = 1024, .bufs = 256, .buf_size = 1024 };
 	assert_int_equal(oti_local_region(&bad), -EINVAL);
 	fd = make_region((size_t)st.st_size, &good, sizeof(good), seals);
 	assert_int_equal(oti_local_open(fd, 0, &o), 0);
@@ -652,8 +675,8 @@ static pid_t fork_peer(void)
 		_exit(5);
 	attr.oti = bed.b;
 	bed.addr = at;
-	bed_listen(&listener, &attr, 4);
-	while (!(c = sdp_listener_accept(&listener.l))) {
+	bed_listen(&victim.listener, &attr, 4);
+	while (!(c = sdp_listener_accept(&victim.listener.l))) {
 		bed.b->ops->wait(bed.b, 1000);
 		bed.b->ops->poll(bed.b, 64);
 	}
@@ -744,10 +767,11 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_word_of_the_peer_may_lie),
-		cmocka_unit_test(every_phase_may_come_at_any_time),
+		cmocka_unit_test(every_entry_may_come_at_any_time),
 		cmocka_unit_test(clever_lies_end_the_connection),
+		cmocka_unit_test(message_without_a_buffer_ends_the_connection),
 		cmocka_unit_test(lies_about_terms_are_refused),
-		cmocka_unit_test(scribbles_over_one_connection_harm_no_other),
+		cmocka_unit_test(scribbles_harm_no_other_peer),
 		cmocka_unit_test(scribbles_anywhere_crash_nobody),
 		cmocka_unit_test(close_and_shut_among_scribbles),
 		cmocka_unit_test(scribbles_at_the_same_time_crash_nobody),

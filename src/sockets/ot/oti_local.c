@@ -49,7 +49,7 @@ static struct oti_buf *local_buf_get(struct oti_conn *conn)
 
 	lock_take(&c->lock);
 	if (local_is_open(c))
-		buf = local_ring_get(c);
+		buf = local_buf_take(c);
 	lock_give(&c->lock);
 	return buf;
 }
@@ -59,7 +59,9 @@ static void local_buf_put(struct oti_conn *conn, struct oti_buf *buf)
 	struct local_conn *c = to_conn(conn);
 
 	lock_take(&c->lock);
-	local_ring_put(c, buf);
+	local_buf_give(c, buf);
+	if (c->starved)
+		local_note(to_local(conn->oti), c->slot);
 	lock_give(&c->lock);
 }
 
@@ -72,9 +74,11 @@ static int local_send(struct oti_conn *conn, struct oti_buf *buf, const struct i
 	(void)flags;
 	lock_take(&c->lock);
 	if (local_is_open(c))
-		rc = local_ring_send(c, buf, iov, n);
+		rc = local_buf_send(c, buf, iov, n);
 	else
-		local_ring_put(c, buf);
+		local_buf_give(c, buf);
+	if (c->starved)
+		local_note(to_local(conn->oti), c->slot);
 	lock_give(&c->lock);
 	return rc;
 }
@@ -84,7 +88,7 @@ static void local_repost(struct oti_conn *conn, struct oti_rx *rx)
 	struct local_conn *c = to_conn(conn);
 
 	lock_take(&c->lock);
-	local_ring_give(c, rx);
+	local_buf_repost(c, rx);
 	lock_give(&c->lock);
 }
 
@@ -100,7 +104,7 @@ static int local_close(struct oti *o)
 	lock_give(&l->lock);
 	if (busy)
 		return -EBUSY;
-	local_region_unmap(l);
+	trunk_close(l->trunk);
 	free(l->conns);
 	free(l);
 	return 0;
@@ -129,39 +133,75 @@ static const struct oti_ops local_ops = {
 	.release = local_release,
 };
 
+/* ---- memory ---- */
+
+static bool is_sound(const struct oti_local_geometry *g)
+{
+	return g->slots >= 2 && g->slots <= OTI_LOCAL_SLOTS_MAX && g->slots % 2 == 0 &&
+	       g->bufs >= 1 && g->bufs <= OTI_LOCAL_BUFS_MAX && g->buf_size >= 64 &&
+	       g->buf_size <= OTI_LOCAL_BUF_SIZE_MAX && g->buf_size % 64 == 0;
+}
+
+/* Each connection has all its blocks for itself, so none ever waits for another. */
+int oti_local_region(const struct oti_local_geometry *g)
+{
+	struct trunk_shape shape = { .blocks = 2, .circuits = g->slots };
+
+	if (!is_sound(g))
+		return -EINVAL;
+	shape.guarantee = g->bufs + LOCAL_SETUP_BLOCKS;
+	/* A greeting is one block. */
+	shape.block_size = g->buf_size < sizeof(struct local_greeting)
+				   ? (uint32_t)sizeof(struct local_greeting)
+				   : g->buf_size;
+	while (shape.blocks < shape.circuits * shape.guarantee)
+		shape.blocks *= 2;
+	return trunk_memory(&shape);
+}
+
+static bool take_geometry(struct local *l)
+{
+	struct trunk_shape shape;
+
+	trunk_shape(l->trunk, &shape);
+	l->geo.slots = shape.circuits;
+	l->geo.bufs = shape.guarantee - LOCAL_SETUP_BLOCKS;
+	l->geo.buf_size = shape.block_size;
+	return shape.guarantee > LOCAL_SETUP_BLOCKS &&
+	       shape.block_size >= sizeof(struct local_greeting) && is_sound(&l->geo);
+}
+
 int oti_local_open(int fd, unsigned side, struct oti **out)
 {
 	struct local *l;
 	int rc;
 
-	if (side > 1)
-		return -EINVAL;
 	l = calloc(1, sizeof(*l));
 	if (!l)
 		return -ENOMEM;
 	l->base.ops = &local_ops;
-	l->side = side;
-	rc = local_region_map(l, fd);
+	rc = trunk_attach(fd, side, -1, 0, &l->trunk);
 	if (rc)
 		goto free_l;
+	rc = take_geometry(l) ? 0 : -EINVAL;
+	if (rc)
+		goto close_trunk;
+	rc = -ENOMEM;
 	l->conns = calloc(l->geo.slots, sizeof(*l->conns));
-	if (!l->conns) {
-		rc = -ENOMEM;
-		goto unmap;
-	}
+	if (!l->conns)
+		goto close_trunk;
 	for (uint32_t slot = 0; slot < l->geo.slots; slot++) {
 		struct local_conn *c = &l->conns[slot];
 
 		c->base.ops = &local_ops;
 		c->base.oti = &l->base;
 		c->slot = slot;
-		c->own = local_region_half(l, slot, side);
-		c->peer = local_region_half(l, slot, !side);
+		c->circuit = LOCAL_NOWHERE;
 	}
 	*out = &l->base;
 	return 0;
-unmap:
-	local_region_unmap(l);
+close_trunk:
+	trunk_close(l->trunk);
 free_l:
 	free(l);
 	return rc;
@@ -175,8 +215,8 @@ void oti_local_peer_died(struct oti *o)
 		struct local_conn *c = &l->conns[slot];
 
 		lock_take(&c->lock);
-		c->broken |= c->state != CONN_FREE && c->state != CONN_ASKED;
+		c->broken |= c->state != CONN_FREE;
 		lock_give(&c->lock);
-		local_region_note(l, slot);
+		local_note(l, slot);
 	}
 }

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A transport (oti.h) inside one host: two sides share a sealed region of memory. Each side is
- * opened once, in one process or in two. A connection of one side goes to a listener of the other.
+ * A transport (oti.h) inside one host: two sides share a trunk (channel/trunk.h), and each connection is a circuit of it.
+ * Each side is opened once, in one process or in two. A connection of one side goes to a listener of the other.
  *
- * The peer is not trusted. It can write anything anywhere in the region at any time; by that it
- * ends or garbles connections, which all are its own, and nothing else: numbers are copied once
- * and checked, addresses are computed, loops are bounded.
+ * The peer is not trusted. It can write anything anywhere in the memory at any time; by that it ends or garbles connections,
+ * which all are its own, and nothing else.
  *
  * Needs the C library only.
  */
@@ -16,26 +15,27 @@
 
 #define OTI_LOCAL_SLOTS_MAX    1024
 #define OTI_LOCAL_BUFS_MAX     256
-#define OTI_LOCAL_BUF_SIZE_MAX (1u << 20)
+#define OTI_LOCAL_BUF_SIZE_MAX ((1u << 20) - 64)
 
+/* There are 65,536 buffers each way at most, some of which are for set-up. */
 struct oti_local_geometry {
 	uint32_t slots;    /* connections at a time, an even number; half for each side to begin */
-	uint32_t bufs;     /* receive buffers of a connection at most; a power of two */
-	uint32_t buf_size; /* octets of each at most; a multiple of 64 */
+	uint32_t bufs;     /* receive buffers of a connection at most */
+	uint32_t buf_size; /* octets of each at most; a multiple of 64; 320 if it is less */
 };
 
-/* 64 connections with 64 buffers of 8 KiB: 64 MiB, of which only pages in use take memory. */
+/* 64 connections with 64 buffers of 8 KiB; only pages in use take memory. */
 #define OTI_LOCAL_GEOMETRY                                \
 	{                                                 \
 		.slots = 64, .bufs = 64, .buf_size = 8192 \
 	}
 
-/* A new region: a descriptor to be given to both sides, or -EINVAL, -ENOMEM, -EMFILE, ... */
+/* New memory: a descriptor to be given to both sides, or -EINVAL, -ENOMEM, -EMFILE, ... */
 int oti_local_region(const struct oti_local_geometry *g);
 
 /*
  * Opens side 0 or 1; each must be opened once only. The descriptor can be closed afterwards. -EINVAL:
- * not such a region, or it could still be made shorter; -ENOMEM.
+ * not such memory, or it could still be made shorter; -ENOMEM.
  */
 int oti_local_open(int fd, unsigned side, struct oti **out);
 

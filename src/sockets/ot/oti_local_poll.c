@@ -1,79 +1,20 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Looking at slots that have news, and telling. What follows from the peer's phase word is a
- * table; a word that cannot be there, or of another generation, breaks the connection.
- */
+/* Looking at connections that have news, and telling. */
 #include <errno.h>
-#include <limits.h>
-#include <linux/futex.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/util.h"
 #include "sockets/ot/oti_local_priv.h"
 
-enum reaction {
-	BAD = 0,
-	STAY,
-	ACCEPTED, /* the answer is there */
-	REFUSED,
-	UP,
-	DATA,
-	LAST, /* data, then the orderly end */
-	LOST, /* data, then the other */
-};
+/* Circuits that are told of at a time. */
+#define EVENTS 64
 
-/* clang-format off */
-static const uint8_t reactions[CONN_NSTATES][PHASE_N] = {
-	[CONN_ASKING] = {
-		[PHASE_NONE] = STAY, [PHASE_ACCEPT] = ACCEPTED, [PHASE_DOWN] = ACCEPTED,
-		[PHASE_REJECT] = REFUSED, [PHASE_CUT] = LOST, [PHASE_DEAD] = LOST,
-		[PHASE_GONE] = LOST,
-	},
-	/* Whether it is still wanted is looked at when it is accepted. */
-	[CONN_ASKED] = {
-		[PHASE_ASK] = STAY, [PHASE_CUT] = STAY, [PHASE_DEAD] = STAY, [PHASE_NONE] = STAY,
-		[PHASE_ACCEPT] = STAY, [PHASE_REJECT] = STAY, [PHASE_LIVE] = STAY,
-		[PHASE_DOWN] = STAY, [PHASE_GONE] = STAY,
-	},
-	/* Messages wait until it is confirmed. */
-	[CONN_ACCEPTED] = {
-		[PHASE_ACCEPT] = STAY, [PHASE_DOWN] = STAY, [PHASE_GONE] = STAY,
-		[PHASE_CUT] = LOST, [PHASE_DEAD] = LOST,
-	},
-	[CONN_CONFIRMED] = {
-		[PHASE_ACCEPT] = UP, [PHASE_DOWN] = UP, [PHASE_GONE] = UP,
-		[PHASE_CUT] = LOST, [PHASE_DEAD] = LOST,
-	},
-	[CONN_ACCEPTING] = {
-		[PHASE_ASK] = STAY, [PHASE_LIVE] = UP, [PHASE_DOWN] = UP, [PHASE_GONE] = UP,
-		[PHASE_CUT] = LOST, [PHASE_DEAD] = LOST,
-	},
-	[CONN_UP] = {
-		[PHASE_ACCEPT] = DATA, [PHASE_LIVE] = DATA, [PHASE_DOWN] = LAST,
-		[PHASE_GONE] = LAST, [PHASE_CUT] = LOST, [PHASE_DEAD] = LOST,
-	},
-	/* Closed before it was confirmed: ASK. */
-	[CONN_CLOSING] = {
-		[PHASE_ACCEPT] = DATA, [PHASE_LIVE] = DATA, [PHASE_ASK] = STAY,
-		[PHASE_DOWN] = LAST, [PHASE_GONE] = LAST, [PHASE_CUT] = LOST,
-		[PHASE_DEAD] = LOST,
-	},
-};
-/* clang-format on */
-
-static enum reaction react(const struct local_conn *c)
+/* The peer has left without an orderly end. */
+static bool is_cut(const struct local_conn *c)
 {
-	uint32_t word = atomic_load_explicit(&c->peer->phase, memory_order_acquire);
-	uint32_t phase = word & 0xff;
-
-	if (c->broken)
-		return BAD;
-	if (word >> 8 != c->generation)
-		return c->state == CONN_ASKING || c->state == CONN_ASKED ? STAY : BAD;
-	return phase < PHASE_N ? reactions[c->state][phase] : BAD;
+	return c->broken ||
+	       (c->heard & TRUNK_ENDED && (c->code != CODE_DONE || !(c->heard & TRUNK_SHUT)));
 }
 
 /* ---- one thing to tell; the connection's lock is held ---- */
@@ -82,62 +23,91 @@ static void tell_down(struct local_conn *c, struct local_event *ev, enum oti_dow
 {
 	ev->news = NEWS_DOWN;
 	ev->how = how;
-	if (how == OTI_DOWN_LOST) {
-		c->in_order = false;
-		local_setup_say(c, PHASE_CUT);
-	} else if (!c->in_order) {
-		c->in_order = true;
-		local_setup_say(c, PHASE_DOWN);
-	}
-	c->state = CONN_OVER;
+	if (how != OTI_DOWN_LOST && c->state != CONN_CLOSING)
+		(void)trunk_shut(trunk_of(c), c->circuit);
+	local_setup_over(c, how == OTI_DOWN_LOST ? CODE_CUT : CODE_DONE);
 }
 
 static void tell_failed(struct local_conn *c, struct local_event *ev, int error)
 {
 	ev->news = NEWS_FAILED;
 	ev->error = error;
-	if (error == ECONNREFUSED) {
-		ev->code = atomic_load_explicit(&c->peer->reject_code, memory_order_relaxed);
-		ev->len = local_setup_private(c, ev->data);
-	}
-	local_setup_say(c, PHASE_CUT);
-	c->state = CONN_OVER;
+	local_setup_over(c, CODE_CUT);
 }
 
-static void tell_end(struct local_conn *c, struct local_event *ev)
+static void tell_answer(struct local_conn *c, struct local_event *ev)
 {
-	if (c->state == CONN_ASKING)
-		tell_failed(c, ev, c->broken ? EPROTO : ECONNRESET);
+	bool sound = local_setup_greeting(c);
+
+	ev->data = c->greeting.private_data;
+	ev->len = c->greeting.private_len;
+	if (c->heard & TRUNK_REFUSED) {
+		ev->code = sound ? c->greeting.code : 0;
+		tell_failed(c, ev, ECONNREFUSED);
+	} else if (!sound || local_buf_terms(c)) {
+		ev->len = 0;
+		tell_failed(c, ev, EPROTO);
+	} else {
+		ev->news = NEWS_ACCEPTED;
+		c->state = CONN_ACCEPTED;
+	}
+}
+
+static void look_asking(struct local_conn *c, struct local_event *ev)
+{
+	bool bad = c->broken || trunk_status(trunk_of(c)) == -EPROTO;
+
+	if (!bad && c->heard & (TRUNK_ACCEPTED | TRUNK_REFUSED))
+		tell_answer(c, ev);
+	else if (bad || c->heard & TRUNK_ENDED)
+		tell_failed(c, ev, bad ? EPROTO : ECONNRESET);
+}
+
+/* The other side, until it is confirmed: that comes before all messages. */
+static void look_accepting(struct local_conn *c, struct local_event *ev)
+{
+	struct trunk_block b;
+	int rc = c->broken ? -EPROTO : trunk_take(trunk_of(c), c->circuit, &b);
+
+	if (rc == -EAGAIN)
+		return;
+	if (rc == 1)
+		trunk_give(trunk_of(c), b.index);
+	if (rc != 1 || b.kind != KIND_CONFIRM) {
+		tell_down(c, ev, OTI_DOWN_LOST);
+		return;
+	}
+	c->state = CONN_UP;
+	ev->news = NEWS_UP;
+}
+
+static void take_message(struct local_conn *c, struct local_event *ev, const struct trunk_block *b)
+{
+	ev->rx = local_buf_received(c, b);
+	if (ev->rx) {
+		ev->news = NEWS_MESSAGE;
+		return;
+	}
+	trunk_give(trunk_of(c), b->index);
+	/* Closed by us before it was confirmed. */
+	if (c->state == CONN_CLOSING && b->kind == KIND_CONFIRM)
+		local_note(to_local(c->base.oti), c->slot);
 	else
 		tell_down(c, ev, OTI_DOWN_LOST);
 }
 
-static void tell_accepted(struct local_conn *c, struct local_event *ev)
+static void look_data(struct local_conn *c, struct local_event *ev)
 {
-	if (local_setup_accepted(c)) {
-		tell_failed(c, ev, EPROTO);
-		return;
-	}
-	ev->news = NEWS_ACCEPTED;
-	ev->len = local_setup_private(c, ev->data);
-	c->state = CONN_ACCEPTED;
-}
+	struct trunk_block b;
+	int rc = c->broken ? -EPROTO : trunk_take(trunk_of(c), c->circuit, &b);
 
-static void look_data(struct local_conn *c, struct local_event *ev, enum reaction r)
-{
-	ev->rx = local_ring_next(c);
-	if (ev->rx)
-		ev->news = NEWS_MESSAGE;
-	else if (c->broken || r == LOST)
-		tell_end(c, ev);
-	else if (r == LAST)
+	if (rc == 1) {
+		take_message(c, ev, &b);
+	} else if (rc == 0) {
 		tell_down(c, ev, c->state == CONN_CLOSING ? OTI_DOWN_OWN : OTI_DOWN_PEER);
-	if (ev->news || !c->starved)
-		return;
-	local_ring_reclaim(c);
-	if (c->broken) {
-		tell_end(c, ev);
-	} else if (c->n_free) {
+	} else if (rc != -EAGAIN) {
+		tell_down(c, ev, OTI_DOWN_LOST);
+	} else if (c->starved && local_buf_room(c)) {
 		c->starved = false;
 		ev->news = NEWS_ROOM;
 	}
@@ -145,30 +115,30 @@ static void look_data(struct local_conn *c, struct local_event *ev, enum reactio
 
 static void look(struct local_conn *c, struct local_event *ev)
 {
-	enum reaction r = react(c);
-
-	switch (r) {
-	case STAY: break;
-	case ACCEPTED: tell_accepted(c, ev); break;
-	case REFUSED: tell_failed(c, ev, ECONNREFUSED); break;
-	case UP:
+	switch (c->state) {
+	case CONN_NEW:
+		c->state = CONN_ASKED;
+		ev->news = NEWS_REQUEST;
+		ev->listener = c->listener;
+		break;
+	case CONN_ASKING: look_asking(c, ev); break;
+	case CONN_ACCEPTED:
+		if (is_cut(c))
+			tell_down(c, ev, OTI_DOWN_LOST);
+		break;
+	case CONN_CONFIRMED:
+		if (is_cut(c)) {
+			tell_down(c, ev, OTI_DOWN_LOST);
+			break;
+		}
 		c->state = CONN_UP;
 		ev->news = NEWS_UP;
 		break;
-	case LOST:
-		/* Before it is confirmed there are no messages. */
-		if (c->state != CONN_UP && c->state != CONN_CLOSING) {
-			tell_end(c, ev);
-			break;
-		}
-		look_data(c, ev, r);
-		break;
-	case DATA:
-	case LAST: look_data(c, ev, r); break;
-	default:
-		c->broken = true;
-		tell_end(c, ev);
-		break;
+	case CONN_ACCEPTING: look_accepting(c, ev); break;
+	case CONN_UP:
+	case CONN_CLOSING: look_data(c, ev); break;
+	/* Whether a request is still wanted is looked at when it is accepted. */
+	default: break;
 	}
 }
 
@@ -199,22 +169,11 @@ static unsigned drive(struct local_conn *c, unsigned budget, bool *more)
 	unsigned n;
 
 	for (n = 0; n < budget; n++) {
-		struct local_event ev;
+		struct local_event ev = { .news = NEWS_NONE };
 
-		ev.news = NEWS_NONE;
-		ev.code = 0;
-		ev.len = 0;
 		lock_take(&c->lock);
-		if (c->state != CONN_FREE && c->state != CONN_OVER) {
-			look(c, &ev);
-			lock_give(&c->lock);
-		} else {
-			bool is_free = c->state == CONN_FREE;
-
-			lock_give(&c->lock);
-			if (is_free)
-				local_setup_answer(c, &ev);
-		}
+		look(c, &ev);
+		lock_give(&c->lock);
 		if (!ev.news) {
 			*more = false;
 			return n;
@@ -225,21 +184,53 @@ static unsigned drive(struct local_conn *c, unsigned budget, bool *more)
 	return n;
 }
 
+/* ---- what the trunk tells ---- */
+
+static void hear(struct local *l, const struct trunk_event *ev)
+{
+	struct local_conn *c = ev->user;
+
+	if (ev->bits & TRUNK_OPENED) {
+		local_setup_asked(l, ev->circuit);
+		c = trunk_user(l->trunk, ev->circuit);
+	}
+	if (!c)
+		return;
+	lock_take(&c->lock);
+	if (c->circuit == ev->circuit) {
+		c->heard |= ev->bits;
+		if (ev->bits & TRUNK_ENDED)
+			c->code = ev->code;
+	}
+	lock_give(&c->lock);
+	local_note(l, c->slot);
+}
+
+/* Any thread. */
+static void hear_all(struct local *l)
+{
+	struct trunk_event events[EVENTS];
+	int n;
+
+	do {
+		n = trunk_poll(l->trunk, events, EVENTS);
+		for (int i = 0; i < n; i++)
+			hear(l, &events[i]);
+	} while (n == EVENTS);
+}
+
 static void collect(struct local *l)
 {
-	struct local_bell *bell = &l->header->bells[l->side];
-
+	hear_all(l);
 	for (uint32_t w = 0; w * 64 < l->geo.slots; w++)
-		if (atomic_load_explicit(&bell->news[w], memory_order_relaxed))
-			l->pending[w] |= atomic_exchange(&bell->news[w], 0);
+		if (atomic_load_explicit(&l->notes[w], memory_order_relaxed))
+			l->pending[w] |= atomic_exchange(&l->notes[w], 0);
 }
 
 static bool is_pending(const struct local *l)
 {
-	const struct local_bell *bell = &l->header->bells[l->side];
-
 	for (uint32_t w = 0; w * 64 < l->geo.slots; w++)
-		if (l->pending[w] || atomic_load(&bell->news[w]))
+		if (l->pending[w] || atomic_load(&l->notes[w]))
 			return true;
 	return false;
 }
@@ -257,7 +248,7 @@ int local_poll(struct oti *o, unsigned budget)
 		bool more;
 
 		if (l->pending[slot / 64] == 0) {
-			/* To the last slot of this word, or of the region. */
+			/* To the last slot of this word, or of all. */
 			i += min_u32(63 - slot % 64, l->geo.slots - 1 - slot);
 			continue;
 		}
@@ -277,26 +268,41 @@ int local_poll_conn(struct oti_conn *conn, unsigned budget)
 {
 	bool more;
 
+	/* Its news may stand behind that of others. */
+	hear_all(to_local(conn->oti));
 	return (int)drive(to_conn(conn), budget, &more);
+}
+
+/* The trunk is over, and nothing more will come. */
+static int sleep_for(int timeout_ms)
+{
+	const struct timespec limit = { .tv_sec = timeout_ms < 0 ? 1 : timeout_ms / 1000,
+					.tv_nsec = timeout_ms < 0 ? 0
+								  : timeout_ms % 1000 * 1000000l };
+
+	return nanosleep(&limit, NULL) ? -errno : -ETIMEDOUT;
 }
 
 int local_wait(struct oti *o, int timeout_ms)
 {
 	struct local *l = to_local(o);
-	struct local_bell *bell = &l->header->bells[l->side];
-	struct timespec limit = { .tv_sec = timeout_ms / 1000,
-				  .tv_nsec = timeout_ms % 1000 * 1000000l };
-	uint32_t rung = atomic_load(&bell->rung);
-	long rc = 0;
+	uint64_t end = clock_now() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * NSEC_PER_MSEC;
+	int rc;
 
-	atomic_store(&bell->asleep, 1);
-	if (!is_pending(l))
-		rc = syscall(SYS_futex, &bell->rung, FUTEX_WAIT, rung,
-			     timeout_ms < 0 ? NULL : &limit, NULL, 0);
-	if (rc && errno != EAGAIN)
-		rc = -errno;
-	else
-		rc = 0;
-	atomic_store(&bell->asleep, 0);
-	return rc == -ETIMEDOUT && is_pending(l) ? 0 : (int)rc;
+	for (;;) {
+		if (is_pending(l))
+			return 0;
+		if (trunk_status(l->trunk))
+			return sleep_for(timeout_ms);
+		rc = trunk_wait(l->trunk, timeout_ms);
+		if (rc)
+			return rc;
+		/* What came may be blocks that nobody waits for. */
+		collect(l);
+		if (timeout_ms >= 0) {
+			uint64_t now = clock_now();
+
+			timeout_ms = now < end ? (int)((end - now) / NSEC_PER_MSEC) : 0;
+		}
+	}
 }

@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The region of the local transport, and what each side knows by itself.
+ * The local transport: what each side knows of its connections.
  *
- *   header   geometry, for each side a bell and a bit for each slot that has news
- *   slots    for each slot two struct half, one written by each side
- *   buffers  for each slot and direction `bufs` buffers
- *
- * Every word has one writer (bells and bits excepted, which are hints), and nobody reads back what
- * it wrote itself: all that a side relies on is in its private memory. A slot belongs to one
- * connection at a time. Even slots begin at side 0, odd ones at side 1, so allocation is private
- * too. Each use has a new generation, which is part of the phase word.
- *
- * Buffers belong to the receiver: as many as it posted, of the size it said. The sender takes a free
- * one, fills it and puts its number into the ring; the receiver puts the number into its ring of
- * buffers given back. So a sender can never have more messages under way than were posted.
+ * A connection is a circuit of the trunk, and a message is a message of one block. The greetings of the circuit carry
+ * addresses, private data, and how each side receives. What is confirmed is told by a message of its own kind, as the
+ * trunk knows two steps only. The trunk keeps credit for as many blocks as the peer has receive buffers; those of set-up
+ * (greetings, the confirmation) come on top, and come back before any other.
  */
 #ifndef FLUE_SOCKETS_OTI_LOCAL_PRIV_H
 #define FLUE_SOCKETS_OTI_LOCAL_PRIV_H
@@ -21,79 +13,49 @@
 #include <stdatomic.h>
 
 #include "base/lock.h"
+#include "channel/trunk.h"
 #include "sockets/ot/oti_local.h"
 
-#define LOCAL_MAGIC       0x666c756f74693031ull
 #define LOCAL_PRIVATE_MAX 256
-#define LOCAL_HEADER_LEN  4096
 #define LOCAL_WORDS       (OTI_LOCAL_SLOTS_MAX / 64)
+#define LOCAL_NOWHERE     UINT32_MAX
+/* Blocks of a circuit and direction that carry no message of the consumer's. */
+#define LOCAL_SETUP_BLOCKS 2
 
-/* How a side stands to a slot; in the low octet of its phase word, the generation above. */
-enum local_phase {
-	PHASE_NONE = 0,
-	PHASE_ASK,    /* beginner: request and private data are there */
-	PHASE_ACCEPT, /* other side: accepted, reply is there */
-	PHASE_REJECT, /* other side: rejected, and done with this generation */
-	PHASE_LIVE,   /* beginner: confirmed */
-	PHASE_DOWN,   /* ended in order, behind what was sent */
-	PHASE_CUT,    /* ended */
-	PHASE_GONE,   /* as DOWN, and will not look at this generation any more */
-	PHASE_DEAD,   /* as CUT, likewise */
-	PHASE_N,
-};
+/* Kinds of messages. */
+enum local_kind { KIND_MESSAGE = 0, KIND_CONFIRM = 1 };
 
-static inline uint32_t phase_word(uint32_t generation, enum local_phase phase)
-{
-	return generation << 8 | phase;
-}
+/* Why a circuit was dropped. */
+enum local_code { CODE_DONE = 0, CODE_CUT = 1 };
 
-/* An address in the region: no pointers, no padding that leaks. */
+/* An address in the memory: no pointers, no padding that leaks. */
 struct local_addr {
 	uint16_t family, port; /* as in a sockaddr */
 	uint32_t scope;
 	uint8_t ip[16];
 };
 
-struct local_entry {
-	_Atomic uint32_t index, len;
-};
-
-/* Written by one side, for one slot. The two rings follow: entries, then numbers given back. */
-struct local_half {
-	_Atomic uint32_t phase;
-	_Atomic uint32_t sent;           /* messages put into the ring, ever */
-	_Atomic uint32_t given;          /* buffers given back, ever */
-	_Atomic uint32_t bufs, buf_size; /* what this side receives with */
-	_Atomic uint32_t reject_code;
-	_Atomic uint32_t private_len;
-	struct local_addr from, to; /* beginner */
+/* What goes with opening, accepting and refusing; as much of the private data as there is. */
+struct local_greeting {
+	struct local_addr from, to; /* of who opens */
+	uint32_t bufs, buf_size;    /* what this side receives with */
+	uint32_t code;              /* of a rejection */
+	uint32_t private_len;
 	uint8_t private_data[LOCAL_PRIVATE_MAX];
 };
+_Static_assert(sizeof(struct local_greeting) == 320, "no padding, and a multiple of 64");
 
-struct local_bell {
-	_Alignas(64) _Atomic uint32_t rung; /* futex */
-	_Atomic uint32_t asleep;
-	_Atomic uint64_t news[LOCAL_WORDS]; /* a bit for each slot */
-};
-
-struct local_header {
-	uint64_t magic;
-	uint32_t slots, bufs, buf_size;
-	struct local_bell bells[2]; /* of the side that is to be told */
-};
-_Static_assert(sizeof(struct local_header) <= LOCAL_HEADER_LEN, "the header has room");
-
-/* What a connection is about to do; private. */
 enum local_state {
 	CONN_FREE,
 	CONN_ASKING,    /* beginner: waits for an answer */
+	CONN_NEW,       /* other side: the consumer is to get the request */
 	CONN_ASKED,     /* other side: the consumer has the request */
 	CONN_ACCEPTED,  /* beginner: the consumer is to confirm */
 	CONN_CONFIRMED, /* beginner: `up` is to be told */
-	CONN_ACCEPTING, /* other side: waits for LIVE */
+	CONN_ACCEPTING, /* other side: waits for the confirmation */
 	CONN_UP,
 	CONN_CLOSING, /* our disconnect() */
-	CONN_OVER,    /* nothing more is told */
+	CONN_OVER,    /* nothing more is told; the circuit is dropped */
 	CONN_NSTATES,
 };
 
@@ -103,40 +65,39 @@ struct local_conn {
 	struct oti_conn base;
 	struct lock lock; /* everything below, against poll(); never held during an up-call */
 	struct oti_request req;
-	struct local_listener *listener; /* ASKED */
-	uint8_t req_data[LOCAL_PRIVATE_MAX];
+	struct local_listener *listener; /* NEW, ASKED */
 	enum local_state state;
-	uint32_t slot, generation;
-	struct local_half *own, *peer;
+	uint32_t slot;
+	uint32_t circuit; /* or LOCAL_NOWHERE */
+	uint8_t heard;    /* of the circuit, ever: enum trunk_event_bit */
+	uint8_t code;     /* with which the peer dropped it */
+	bool broken;      /* the peer broke a rule, or is dead */
 	struct oti_addr local, remote;
-	bool broken;   /* the peer broke a rule, or is dead */
-	bool in_order; /* DOWN was the last we said */
-	/* Sending: buffers of the peer's. */
+	struct local_greeting greeting; /* the peer's */
+	/* Sending. */
 	struct oti_buf *bufs;
-	uint32_t *free;  /* stack of numbers */
-	uint8_t *is_out; /* by number: with the consumer (1) or with the peer (2) */
-	uint32_t n_bufs, n_free, n_sent, n_back;
-	bool starved;
-	uint8_t *out_base;
+	uint32_t *free;  /* stack of numbers of `bufs` */
+	uint32_t *block; /* of each that the consumer has */
+	uint32_t n_bufs, n_free;
+	uint64_t n_sent;
+	bool starved, settled; /* settled: the blocks of set-up are back */
 	/* Receiving. */
 	struct oti_rx *rx;
-	uint8_t *is_held; /* by number */
-	uint32_t n_rx, n_got, n_given, rx_size;
-	uint8_t *in_base;
+	uint32_t *rx_free;  /* stack of numbers of `rx` */
+	uint32_t *rx_block; /* of each that the consumer has, or LOCAL_NOWHERE */
+	uint32_t n_rx, n_rx_free, rx_size;
 };
 
 struct local {
 	struct oti base;
 	struct lock lock; /* listeners, states FREE <-> others */
+	struct trunk *trunk;
 	struct oti_local_geometry geo;
-	unsigned side;
-	uint8_t *map;
-	size_t map_len;
-	struct local_header *header;
-	struct local_conn *conns;         /* by slot */
-	struct local_listener *listeners; /* list */
-	uint64_t pending[LOCAL_WORDS];    /* the poller's: slots to look at */
-	uint32_t next_slot;               /* the poller's */
+	struct local_conn *conns;
+	struct local_listener *listeners;    /* list */
+	_Atomic uint64_t notes[LOCAL_WORDS]; /* slots to look at */
+	uint64_t pending[LOCAL_WORDS];       /* the poller's: likewise */
+	uint32_t next_slot;                  /* the poller's */
 	uint16_t next_port;
 };
 
@@ -147,7 +108,7 @@ struct local_listener {
 	int backlog, waiting;
 };
 
-/* What there is to tell about a slot. */
+/* What there is to tell about a connection. */
 enum local_news {
 	NEWS_NONE,
 	NEWS_REQUEST,
@@ -166,7 +127,7 @@ struct local_event {
 	enum oti_down how;
 	int error;
 	uint32_t code;
-	uint8_t data[LOCAL_PRIVATE_MAX];
+	const uint8_t *data; /* of the connection's greeting */
 	size_t len;
 };
 
@@ -186,33 +147,33 @@ static inline struct local_conn *to_conn(const struct oti_conn *c)
 	return (struct local_conn *)(uintptr_t)c;
 }
 
-/* ---- oti_local_region.c: mapping and places ---- */
+static inline struct trunk *trunk_of(const struct local_conn *c)
+{
+	return to_local(c->base.oti)->trunk;
+}
 
-int local_region_map(struct local *l, int fd);
-void local_region_unmap(struct local *l);
-struct local_half *local_region_half(const struct local *l, uint32_t slot, unsigned side);
-struct local_entry *local_region_ring(const struct local *l, struct local_half *h, uint32_t n);
-_Atomic uint32_t *local_region_back(const struct local *l, struct local_half *h, uint32_t n);
-/* The first of the buffers that `side` sends with. */
-uint8_t *local_region_buffers(const struct local *l, uint32_t slot, unsigned side);
-/* Tells the other side to look at a slot. */
-void local_region_ring_bell(struct local *l, uint32_t slot);
-/* Tells ourselves. */
-void local_region_note(struct local *l, uint32_t slot);
+/* The poller is to look at it. */
+static inline void local_note(struct local *l, uint32_t slot)
+{
+	atomic_fetch_or(&l->notes[slot / 64], 1ull << slot % 64);
+}
 
-/* ---- oti_local_ring.c: messages; the connection's lock is held ---- */
+/* ---- oti_local_buf.c: messages; the connection's lock is held ---- */
 
-int local_ring_init(struct local_conn *c, uint32_t peer_bufs, uint32_t peer_size);
-int local_ring_alloc(struct local_conn *c, uint32_t bufs, uint32_t size);
-void local_ring_fini(struct local_conn *c);
-/* Takes back what the peer is done with. */
-void local_ring_reclaim(struct local_conn *c);
-/* The next message, or NULL: none, or c->broken. */
-struct oti_rx *local_ring_next(struct local_conn *c);
-struct oti_buf *local_ring_get(struct local_conn *c);
-void local_ring_put(struct local_conn *c, struct oti_buf *buf);
-int local_ring_send(struct local_conn *c, struct oti_buf *buf, const struct iovec *iov, int n);
-void local_ring_give(struct local_conn *c, struct oti_rx *rx);
+int local_buf_alloc(struct local_conn *c, uint32_t bufs, uint32_t size);
+/* The peer receives with so many of this size. -EPROTO: that cannot be. */
+int local_buf_terms(struct local_conn *c);
+/* Blocks that the consumer has go back. */
+void local_buf_fini(struct local_conn *c);
+/* NULL: none; then `starved`. */
+struct oti_buf *local_buf_take(struct local_conn *c);
+void local_buf_give(struct local_conn *c, struct oti_buf *buf);
+int local_buf_send(struct local_conn *c, struct oti_buf *buf, const struct iovec *iov, int n);
+/* Could local_buf_take() have one? If not, the trunk tells when. */
+bool local_buf_room(struct local_conn *c);
+/* A message that came. NULL: it breaks a rule. */
+struct oti_rx *local_buf_received(struct local_conn *c, const struct trunk_block *block);
+void local_buf_repost(struct local_conn *c, struct oti_rx *rx);
 
 /* ---- oti_local_poll.c ---- */
 
@@ -236,13 +197,11 @@ void local_abort(struct oti_conn *conn);
 void local_release(struct oti_conn *conn);
 /* A port for an end that needs none in particular. */
 void local_setup_port(struct local *l, struct oti_addr *addr);
-/* Looks at a free slot where the other side may have begun something. No lock held. */
-void local_setup_answer(struct local_conn *c, struct local_event *ev);
-/* Connecting side, lock held: the answer is there. -EPROTO: it makes no sense. */
-int local_setup_accepted(struct local_conn *c);
-/* Copies the private data of the peer's half; returns its length. */
-size_t local_setup_private(const struct local_conn *c, uint8_t *to);
-/* Lock held: publishes how we stand to the slot. */
-void local_setup_say(struct local_conn *c, enum local_phase phase);
+/* The peer has opened a circuit. No lock held. */
+void local_setup_asked(struct local *l, uint32_t circuit);
+/* Lock held: reads the peer's greeting. False: there is none, or it makes no sense. */
+bool local_setup_greeting(struct local_conn *c);
+/* Lock held: nothing more is told, the peer sees `code`. */
+void local_setup_over(struct local_conn *c, enum local_code code);
 
 #endif

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Connections of the local transport: how they begin and end. Each side says in its phase word how
- * it stands to the slot (oti_local_priv.h):
+ * Connections of the local transport: how they begin and end. A connection has a circuit of the trunk until it is over, and is
+ * itself there until it is released.
  *
- *   beginner   ASK ──────────────────────────► LIVE ─► DOWN or CUT ─► GONE or DEAD
- *   other side      ─► ACCEPT (or REJECT) ─────────────► DOWN or CUT ─► GONE or DEAD
+ *   beginner    ASKING ─► ACCEPTED ─► CONFIRMED ─► UP ─► (CLOSING) ─► OVER ─► FREE
+ *   other side  NEW ─► ASKED ─► ACCEPTING ──────►  UP ─► (CLOSING) ─► OVER ─► FREE
  *
- * The beginner may use the slot again, with the next generation, when both have left it. Locks: the
- * transport's before the connection's.
+ * Locks: the transport's before the connection's, both before the trunk's own.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -16,8 +15,7 @@
 
 #include "sockets/ot/oti_local_priv.h"
 
-#define FIRST_PORT       32768
-#define GENERATION_LIMIT (1u << 24)
+#define FIRST_PORT 32768
 
 /* ---- addresses ---- */
 
@@ -164,6 +162,34 @@ int local_listen(struct oti *o, const struct oti_addr *addr, int backlog,
 	return 0;
 }
 
+/* Locks held. What it is needed for is over, or never was. */
+static void set_free(struct local_conn *c)
+{
+	c->state = CONN_FREE;
+	c->circuit = LOCAL_NOWHERE;
+	c->listener = NULL;
+}
+
+/* The transport's lock is held: requests that the consumer has not seen. */
+static void refuse_unseen(struct local_listener *n)
+{
+	struct local *l = n->l;
+	const struct local_greeting none = { 0 };
+
+	for (uint32_t slot = 0; slot < l->geo.slots; slot++) {
+		struct local_conn *c = &l->conns[slot];
+
+		lock_take(&c->lock);
+		if (c->state == CONN_NEW && c->listener == n) {
+			(void)trunk_refuse(l->trunk, c->circuit, 0, &none,
+					   offsetof(struct local_greeting, private_data));
+			n->waiting--;
+			set_free(c);
+		}
+		lock_give(&c->lock);
+	}
+}
+
 int local_unlisten(struct oti_listener *base)
 {
 	struct local_listener *n = (struct local_listener *)base;
@@ -171,6 +197,7 @@ int local_unlisten(struct oti_listener *base)
 	bool busy;
 
 	lock_take(&l->lock);
+	refuse_unseen(n);
 	busy = n->waiting;
 	for (struct local_listener **p = &l->listeners; *p && !busy; p = &(*p)->next) {
 		if (*p == n) {
@@ -185,50 +212,35 @@ int local_unlisten(struct oti_listener *base)
 	return 0;
 }
 
-/* ---- words and data in the slot ---- */
+/* ---- greetings ---- */
 
-void local_setup_say(struct local_conn *c, enum local_phase phase)
+#define GREETING_LEN(private_len) (offsetof(struct local_greeting, private_data) + (private_len))
+
+/* What we receive with, and the consumer's data. Returns how long it is. */
+static size_t fill(struct local_greeting *g, const struct oti_conn_attr *attr)
 {
-	atomic_store_explicit(&c->own->phase, phase_word(c->generation, phase),
-			      memory_order_release);
-	local_region_ring_bell(to_local(c->base.oti), c->slot);
+	memset(g, 0, sizeof(*g));
+	g->bufs = attr->bufs;
+	g->buf_size = attr->buf_size;
+	g->private_len = (uint32_t)attr->private_len;
+	if (attr->private_len)
+		memcpy(g->private_data, attr->private_data, attr->private_len);
+	return GREETING_LEN(attr->private_len);
 }
 
-static void put_private(struct local_conn *c, const void *data, size_t len)
+bool local_setup_greeting(struct local_conn *c)
 {
-	if (len)
-		memcpy(c->own->private_data, data, len);
-	atomic_store_explicit(&c->own->private_len, (uint32_t)len, memory_order_relaxed);
-}
+	struct local_greeting *g = &c->greeting;
+	ssize_t len;
 
-size_t local_setup_private(const struct local_conn *c, uint8_t *to)
-{
-	uint32_t len = atomic_load_explicit(&c->peer->private_len, memory_order_relaxed);
-
-	if (len > LOCAL_PRIVATE_MAX)
-		len = 0;
-	memcpy(to, c->peer->private_data, len);
-	return len;
-}
-
-/* What we receive with, and rings that begin anew. */
-static void put_terms(struct local_conn *c)
-{
-	atomic_store_explicit(&c->own->bufs, c->n_rx, memory_order_relaxed);
-	atomic_store_explicit(&c->own->buf_size, c->rx_size, memory_order_relaxed);
-	atomic_store_explicit(&c->own->sent, 0, memory_order_relaxed);
-	atomic_store_explicit(&c->own->given, 0, memory_order_relaxed);
-}
-
-static int take_terms(struct local_conn *c)
-{
-	return local_ring_init(c, atomic_load_explicit(&c->peer->bufs, memory_order_relaxed),
-			       atomic_load_explicit(&c->peer->buf_size, memory_order_relaxed));
-}
-
-int local_setup_accepted(struct local_conn *c)
-{
-	return take_terms(c);
+	/* A copy, which the peer cannot change any more. */
+	memset(g, 0, sizeof(*g));
+	len = trunk_greeting(trunk_of(c), c->circuit, g, sizeof(*g));
+	if (len >= (ssize_t)GREETING_LEN(0) && g->private_len <= LOCAL_PRIVATE_MAX &&
+	    len == (ssize_t)GREETING_LEN(g->private_len))
+		return true;
+	memset(g, 0, sizeof(*g));
+	return false;
 }
 
 static int check_attr(const struct local *l, const struct oti_conn_attr *attr)
@@ -242,49 +254,44 @@ static void adopt(struct local_conn *c, const struct oti_conn_attr *attr)
 {
 	c->base.upcalls = attr->upcalls;
 	c->base.user = attr->user;
-	c->broken = c->in_order = false;
+}
+
+/* The transport's lock is held. */
+static struct local_conn *find_slot(struct local *l)
+{
+	for (uint32_t slot = 0; slot < l->geo.slots; slot++)
+		if (l->conns[slot].state == CONN_FREE)
+			return &l->conns[slot];
+	return NULL;
+}
+
+static void begin(struct local_conn *c, enum local_state state)
+{
+	c->state = state;
+	c->circuit = LOCAL_NOWHERE;
+	c->heard = c->code = 0;
+	c->broken = false;
 }
 
 /* ---- connecting ---- */
 
-/* Whether the other side has left what was in the slot before. */
-static bool is_left(const struct local_conn *c)
+/* Both locks held. */
+static int ask(struct local_conn *c, const struct oti_conn_attr *attr)
 {
-	uint32_t word = atomic_load_explicit(&c->peer->phase, memory_order_acquire);
+	struct local_greeting g;
+	size_t len = fill(&g, attr);
+	int rc;
 
-	if (c->generation == 0)
-		return true;
-	return word == phase_word(c->generation, PHASE_GONE) ||
-	       word == phase_word(c->generation, PHASE_DEAD) ||
-	       word == phase_word(c->generation, PHASE_REJECT);
-}
-
-static struct local_conn *take_slot(struct local *l)
-{
-	for (uint32_t slot = l->side; slot < l->geo.slots; slot += 2) {
-		struct local_conn *c = &l->conns[slot];
-
-		if (c->state == CONN_FREE && is_left(c))
-			return c;
+	addr_put(&g.from, &c->local);
+	addr_put(&g.to, &c->remote);
+	begin(c, CONN_ASKING);
+	rc = trunk_open(trunk_of(c), &g, len, c);
+	if (rc >= 0) {
+		c->circuit = (uint32_t)rc;
+		return 0;
 	}
-	return NULL;
-}
-
-static void ask(struct local_conn *c, const struct oti_conn_attr *attr)
-{
-	struct local_addr from, to;
-
-	c->generation = (c->generation + 1) % GENERATION_LIMIT;
-	/* 0 is what a slot says that was never used. */
-	c->generation += c->generation == 0;
-	addr_put(&from, &c->local);
-	addr_put(&to, &c->remote);
-	memcpy(&c->own->from, &from, sizeof(from));
-	memcpy(&c->own->to, &to, sizeof(to));
-	put_private(c, attr->private_data, attr->private_len);
-	put_terms(c);
-	c->state = CONN_ASKING;
-	local_setup_say(c, PHASE_ASK);
+	set_free(c);
+	return rc == -ENOSPC ? rc : -ECONNREFUSED;
 }
 
 int local_connect(struct oti *o, const struct oti_endpoint *to, const struct oti_conn_attr *attr,
@@ -297,8 +304,8 @@ int local_connect(struct oti *o, const struct oti_endpoint *to, const struct oti
 	if (rc)
 		return rc;
 	lock_take(&l->lock);
-	c = take_slot(l);
-	rc = c ? local_ring_alloc(c, attr->bufs, attr->buf_size) : -ENOSPC;
+	c = find_slot(l);
+	rc = c ? local_buf_alloc(c, attr->bufs, attr->buf_size) : -ENOSPC;
 	if (!rc) {
 		adopt(c, attr);
 		c->remote = to->remote;
@@ -309,7 +316,9 @@ int local_connect(struct oti *o, const struct oti_endpoint *to, const struct oti
 		}
 		*out = &c->base;
 		lock_take(&c->lock);
-		ask(c, attr);
+		rc = ask(c, attr);
+		if (rc)
+			local_buf_fini(c);
 		lock_give(&c->lock);
 	}
 	lock_give(&l->lock);
@@ -319,16 +328,16 @@ int local_connect(struct oti *o, const struct oti_endpoint *to, const struct oti
 int local_confirm(struct oti_conn *conn)
 {
 	struct local_conn *c = to_conn(conn);
-	int rc = 0;
+	int rc = -ENOTCONN;
 
 	lock_take(&c->lock);
 	if (c->state == CONN_ACCEPTED) {
 		c->state = CONN_CONFIRMED;
-		local_setup_say(c, PHASE_LIVE);
+		/* If the peer has left `down` tells of it. */
+		(void)trunk_send(trunk_of(c), c->circuit, NULL, 0, KIND_CONFIRM, 0);
 		/* There is `up` to tell, and what the peer said meanwhile. */
-		local_region_note(to_local(conn->oti), c->slot);
-	} else {
-		rc = -ENOTCONN;
+		local_note(to_local(conn->oti), c->slot);
+		rc = 0;
 	}
 	lock_give(&c->lock);
 	return rc;
@@ -336,58 +345,45 @@ int local_confirm(struct oti_conn *conn)
 
 /* ---- being asked ---- */
 
-/* Lock held. The request as it was when it was read; whatever changes later does not matter. */
-static void take_request(struct local_conn *c)
+/* Both locks held. */
+static void take_request(struct local_conn *c, uint32_t circuit, struct local_listener *n)
 {
-	struct local_addr from, to;
-
-	memcpy(&from, &c->peer->from, sizeof(from));
-	memcpy(&to, &c->peer->to, sizeof(to));
-	addr_get(&c->remote, &from);
-	addr_get(&c->local, &to);
+	begin(c, CONN_NEW);
+	c->circuit = circuit;
+	c->listener = n;
+	n->waiting++;
+	trunk_set_user(trunk_of(c), circuit, c);
 	c->req.ops = c->base.ops;
 	c->req.local = c->local;
 	c->req.peer = c->remote;
-	c->req.private_data = c->req_data;
-	c->req.private_len = local_setup_private(c, c->req_data);
+	c->req.private_data = c->greeting.private_data;
+	c->req.private_len = c->greeting.private_len;
 }
 
-static void refuse(struct local_conn *c, uint32_t code)
+void local_setup_asked(struct local *l, uint32_t circuit)
 {
-	atomic_store_explicit(&c->own->reject_code, code, memory_order_relaxed);
-	local_setup_say(c, PHASE_REJECT);
-}
+	const struct local_greeting none = { 0 };
+	struct local_listener *n = NULL;
+	struct local_conn *c;
 
-void local_setup_answer(struct local_conn *c, struct local_event *ev)
-{
-	struct local *l = to_local(c->base.oti);
-	uint32_t word = atomic_load_explicit(&c->peer->phase, memory_order_acquire);
-	struct local_listener *n;
-
-	/* Our own slots say nothing here; nor does a generation that we have done with. */
-	if (c->slot % 2 == l->side || word >> 8 == c->generation || word >> 8 == 0)
-		return;
 	lock_take(&l->lock);
-	lock_take(&c->lock);
-	c->generation = word >> 8;
-	if (word != phase_word(c->generation, PHASE_ASK)) {
-		/* It has given up before we looked. */
-		local_setup_say(c, PHASE_DEAD);
-	} else {
-		take_request(c);
-		n = find(l, &c->local);
-		if (!n || n->waiting >= n->backlog) {
-			put_private(c, NULL, 0);
-			refuse(c, 0);
-		} else {
-			c->state = CONN_ASKED;
-			c->listener = n;
-			n->waiting++;
-			ev->news = NEWS_REQUEST;
-			ev->listener = n;
+	c = find_slot(l);
+	if (c) {
+		lock_take(&c->lock);
+		c->circuit = circuit;
+		if (local_setup_greeting(c)) {
+			addr_get(&c->remote, &c->greeting.from);
+			addr_get(&c->local, &c->greeting.to);
+			n = find(l, &c->local);
 		}
+		if (n && n->waiting < n->backlog)
+			take_request(c, circuit, n);
+		else
+			c->circuit = LOCAL_NOWHERE;
+		lock_give(&c->lock);
 	}
-	lock_give(&c->lock);
+	if (!c || c->state == CONN_FREE)
+		(void)trunk_refuse(l->trunk, circuit, 0, &none, GREETING_LEN(0));
 	lock_give(&l->lock);
 }
 
@@ -403,6 +399,23 @@ static void answered(struct local_conn *c)
 	c->listener = NULL;
 }
 
+/* Both locks held. */
+static int answer_yes(struct local_conn *c, const struct oti_conn_attr *attr)
+{
+	struct local_greeting g;
+	size_t len = fill(&g, attr);
+	int rc = local_buf_alloc(c, attr->bufs, attr->buf_size);
+
+	if (rc)
+		return rc;
+	rc = local_buf_terms(c);
+	if (!rc)
+		rc = trunk_accept(trunk_of(c), c->circuit, &g, len, c);
+	if (rc)
+		local_buf_fini(c);
+	return rc;
+}
+
 int local_accept(struct oti_request *req, const struct oti_conn_attr *attr, struct oti_conn **out)
 {
 	struct local_conn *c = conn_of(req);
@@ -412,26 +425,15 @@ int local_accept(struct oti_request *req, const struct oti_conn_attr *attr, stru
 	lock_take(&l->lock);
 	lock_take(&c->lock);
 	answered(c);
-	if (!rc && atomic_load_explicit(&c->peer->phase, memory_order_acquire) !=
-			   phase_word(c->generation, PHASE_ASK))
-		rc = -ECONNRESET;
 	if (!rc)
-		rc = local_ring_alloc(c, attr->bufs, attr->buf_size);
-	if (!rc) {
-		rc = take_terms(c);
-		if (rc)
-			local_ring_fini(c);
-	}
+		rc = c->broken ? -ECONNRESET : answer_yes(c, attr);
 	if (!rc) {
 		adopt(c, attr);
-		put_private(c, attr->private_data, attr->private_len);
-		put_terms(c);
 		c->state = CONN_ACCEPTING;
 		*out = &c->base;
-		local_setup_say(c, PHASE_ACCEPT);
 	} else {
-		c->state = CONN_FREE;
-		local_setup_say(c, PHASE_DEAD);
+		trunk_drop(l->trunk, c->circuit, CODE_CUT);
+		set_free(c);
 	}
 	lock_give(&c->lock);
 	lock_give(&l->lock);
@@ -443,13 +445,16 @@ int local_reject(struct oti_request *req, uint32_t code, const void *data, size_
 	struct local_conn *c = conn_of(req);
 	struct local *l = to_local(c->base.oti);
 	bool fits = len <= LOCAL_PRIVATE_MAX;
+	struct oti_conn_attr attr = { .private_data = data, .private_len = fits ? len : 0 };
+	struct local_greeting g;
+	size_t size = fill(&g, &attr);
 
+	g.code = code;
 	lock_take(&l->lock);
 	lock_take(&c->lock);
 	answered(c);
-	put_private(c, data, fits ? len : 0);
-	c->state = CONN_FREE;
-	refuse(c, code);
+	(void)trunk_refuse(l->trunk, c->circuit, 0, &g, size);
+	set_free(c);
 	lock_give(&c->lock);
 	lock_give(&l->lock);
 	return fits ? 0 : -EINVAL;
@@ -465,9 +470,8 @@ int local_disconnect(struct oti_conn *conn)
 	lock_take(&c->lock);
 	if (local_is_open(c)) {
 		c->state = CONN_CLOSING;
-		c->in_order = true;
-		local_setup_say(c, PHASE_DOWN);
-		local_region_note(to_local(conn->oti), c->slot);
+		(void)trunk_shut(trunk_of(c), c->circuit);
+		local_note(to_local(conn->oti), c->slot);
 	} else if (c->state != CONN_CLOSING && c->state != CONN_OVER) {
 		rc = -ENOTCONN;
 	}
@@ -475,12 +479,10 @@ int local_disconnect(struct oti_conn *conn)
 	return rc;
 }
 
-static void cut(struct local_conn *c)
+void local_setup_over(struct local_conn *c, enum local_code code)
 {
-	if (c->state == CONN_CLOSING)
-		c->in_order = false;
-	if (!c->in_order)
-		local_setup_say(c, PHASE_CUT);
+	trunk_drop(trunk_of(c), c->circuit, (uint8_t)code);
+	c->circuit = LOCAL_NOWHERE;
 	c->state = CONN_OVER;
 }
 
@@ -490,7 +492,7 @@ void local_abort(struct oti_conn *conn)
 
 	lock_take(&c->lock);
 	if (c->state != CONN_OVER && c->state != CONN_FREE)
-		cut(c);
+		local_setup_over(c, CODE_CUT);
 	lock_give(&c->lock);
 }
 
@@ -503,10 +505,9 @@ void local_release(struct oti_conn *conn)
 	lock_take(&c->lock);
 	if (c->state != CONN_FREE) {
 		if (c->state != CONN_OVER)
-			cut(c);
-		c->state = CONN_FREE;
-		local_ring_fini(c);
-		local_setup_say(c, c->in_order ? PHASE_GONE : PHASE_DEAD);
+			local_setup_over(c, CODE_CUT);
+		local_buf_fini(c);
+		set_free(c);
 	}
 	lock_give(&c->lock);
 	lock_give(&l->lock);
