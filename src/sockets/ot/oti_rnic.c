@@ -17,9 +17,9 @@
 #define PRIVATE_MAX 508 /* of MPA revision 2 */
 #define CODE_LEN    4
 
-static void rnic_caps(const struct oti *o, struct oti_caps *caps)
+static void oti_rnic_caps(const struct oti *o, struct oti_caps *caps)
 {
-	const struct rnic *r = to_rnic(o);
+	const struct oti_rnic *r = to_oti_rnic(o);
 	const struct flue_caps *f = r->adapter->caps;
 
 	*caps = (struct oti_caps) {
@@ -35,14 +35,14 @@ static void rnic_caps(const struct oti *o, struct oti_caps *caps)
 /* ---- connecting ---- */
 
 /* A datagram socket asks the routing table without sending anything. */
-static int rnic_resolve(struct oti *o, const struct oti_addr *remote, struct oti_endpoint *to)
+static int oti_rnic_resolve(struct oti *o, const struct oti_addr *remote, struct oti_endpoint *to)
 {
 	int fd, rc = 0;
 
 	(void)o;
 	if (remote->sa.ss_family != AF_INET && remote->sa.ss_family != AF_INET6)
 		return -EAFNOSUPPORT;
-	if (remote->len < rnic_addr_len(&remote->sa) ||
+	if (remote->len < oti_rnic_addr_len(&remote->sa) ||
 	    !((const struct sockaddr_in *)&remote->sa)->sin_port)
 		return -EINVAL;
 	fd = socket(remote->sa.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -51,7 +51,7 @@ static int rnic_resolve(struct oti *o, const struct oti_addr *remote, struct oti
 	memset(to, 0, sizeof(*to));
 	to->remote = *remote;
 	to->local.len = sizeof(to->local.sa);
-	if (connect(fd, (const struct sockaddr *)&remote->sa, rnic_addr_len(&remote->sa)) ||
+	if (connect(fd, (const struct sockaddr *)&remote->sa, oti_rnic_addr_len(&remote->sa)) ||
 	    getsockname(fd, (struct sockaddr *)&to->local.sa, &to->local.len))
 		rc = -errno;
 	close(fd);
@@ -70,26 +70,26 @@ static void fill_attr(struct flue_conn_attr *to, const struct oti_conn_attr *fro
 	to->flags = flags | FLUE_CONN_ASYNC;
 }
 
-static int check_attr(const struct rnic *r, const struct oti_conn_attr *attr)
+static int check_attr(const struct oti_rnic *r, const struct oti_conn_attr *attr)
 {
 	struct oti_caps caps;
 
-	rnic_caps(&r->base, &caps);
+	oti_rnic_caps(&r->base, &caps);
 	if (attr->private_len > caps.max_private || attr->reads > caps.max_reads)
 		return -EINVAL;
 	return attr->bufs > caps.max_bufs || attr->buf_size > caps.max_message ? -EINVAL : 0;
 }
 
-static int rnic_connect(struct oti *o, const struct oti_endpoint *to,
-			const struct oti_conn_attr *attr, struct oti_conn **out)
+static int oti_rnic_connect(struct oti *o, const struct oti_endpoint *to,
+			    const struct oti_conn_attr *attr, struct oti_conn **out)
 {
-	struct rnic *r = to_rnic(o);
+	struct oti_rnic *r = to_oti_rnic(o);
 	struct flue_conn_attr conn;
-	struct rnic_conn *c;
+	struct oti_rnic_conn *c;
 	int rc = check_attr(r, attr);
 
 	if (!rc)
-		rc = rnic_conn_create(r, attr, &c);
+		rc = oti_rnic_conn_create(r, attr, &c);
 	if (rc)
 		return rc;
 	c->connecting = true;
@@ -97,23 +97,23 @@ static int rnic_connect(struct oti *o, const struct oti_endpoint *to,
 	c->peer = to->remote;
 	fill_attr(&conn, attr, FLUE_CONN_DEFER);
 	conn.remote = (const struct sockaddr *)&to->remote.sa;
-	conn.remote_len = rnic_addr_len(&to->remote.sa);
+	conn.remote_len = oti_rnic_addr_len(&to->remote.sa);
 	if (to->local.len) {
 		conn.local = (const struct sockaddr *)&to->local.sa;
-		conn.local_len = rnic_addr_len(&to->local.sa);
+		conn.local_len = oti_rnic_addr_len(&to->local.sa);
 	}
 	*out = &c->base;
 	if (!c->qp->ops->connect(c->qp, &conn)) {
 		rc = -errno;
 		*out = NULL;
-		rnic_release(&c->base);
+		oti_rnic_release(&c->base);
 	}
 	return rc;
 }
 
 /* ---- being asked ---- */
 
-static void count(struct rnic_listener *l, int open, int busy)
+static void count(struct oti_rnic_listener *l, int open, int busy)
 {
 	pthread_mutex_lock(&l->r->lock);
 	l->n_open += (unsigned)open;
@@ -121,15 +121,15 @@ static void count(struct rnic_listener *l, int open, int busy)
 	pthread_mutex_unlock(&l->r->lock);
 }
 
-static void use_up(struct rnic_request *req)
+static void use_up(struct oti_rnic_request *req)
 {
 	count(req->l, 0, -1);
 	free(req);
 }
 
-static int rnic_reject(struct oti_request *base, uint32_t code, const void *data, size_t len)
+static int oti_rnic_reject(struct oti_request *base, uint32_t code, const void *data, size_t len)
 {
-	struct rnic_request *req = (struct rnic_request *)base;
+	struct oti_rnic_request *req = (struct oti_rnic_request *)base;
 	uint8_t all[PRIVATE_MAX];
 	bool fits = len <= sizeof(all) - CODE_LEN;
 	int rc = fits ? 0 : -EINVAL;
@@ -144,17 +144,17 @@ static int rnic_reject(struct oti_request *base, uint32_t code, const void *data
 	return rc;
 }
 
-static int rnic_accept(struct oti_request *base, const struct oti_conn_attr *attr,
-		       struct oti_conn **out)
+static int oti_rnic_accept(struct oti_request *base, const struct oti_conn_attr *attr,
+			   struct oti_conn **out)
 {
-	struct rnic_request *req = (struct rnic_request *)base;
+	struct oti_rnic_request *req = (struct oti_rnic_request *)base;
 	struct flue_conn_attr conn;
-	struct rnic_conn *c;
+	struct oti_rnic_conn *c;
 	int rc = check_attr(req->r, attr);
 
 	count(req->l, -1, 1);
 	if (!rc)
-		rc = rnic_conn_create(req->r, attr, &c);
+		rc = oti_rnic_conn_create(req->r, attr, &c);
 	if (rc) {
 		req->req->ops->reject(req->req, NULL, 0);
 		use_up(req);
@@ -167,16 +167,16 @@ static int rnic_accept(struct oti_request *base, const struct oti_conn_attr *att
 	if (!req->req->ops->accept(req->req, c->qp, &conn)) {
 		rc = -errno;
 		*out = NULL;
-		rnic_release(&c->base);
+		oti_rnic_release(&c->base);
 	}
 	use_up(req);
 	return rc;
 }
 
-static void take_request(struct rnic_listener *l, struct flue_listener *listener)
+static void take_request(struct oti_rnic_listener *l, struct flue_listener *listener)
 {
 	struct flue_conn_request *got = listener->ops->get_request(listener, 0);
-	struct rnic_request *req;
+	struct oti_rnic_request *req;
 
 	if (!got)
 		return;
@@ -188,16 +188,16 @@ static void take_request(struct rnic_listener *l, struct flue_listener *listener
 	req->base.ops = l->base.ops;
 	req->base.local.sa = got->local;
 	req->base.peer.sa = got->peer;
-	req->base.local.len = req->base.peer.len = rnic_addr_len(&got->peer);
+	req->base.local.len = req->base.peer.len = oti_rnic_addr_len(&got->peer);
 	req->base.private_data = got->private_data;
 	req->base.private_len = got->private_len;
 	req->r = l->r;
 	req->l = l;
 	req->req = got;
 	count(l, 1, 1);
-	rnic_conn_tell_begin();
+	oti_rnic_conn_tell_begin();
 	l->base.on_request(&l->base, &req->base, l->base.user);
-	rnic_conn_tell_end();
+	oti_rnic_conn_tell_end();
 	count(l, 0, -1);
 }
 
@@ -207,13 +207,13 @@ static void on_request(const struct flue_event *ev, void *arg)
 		take_request(arg, ev->u.listener);
 }
 
-static int rnic_listen(struct oti *o, const struct oti_addr *local, int backlog,
-		       void (*fn)(struct oti_listener *, struct oti_request *, void *), void *user,
-		       struct oti_listener **out)
+static int oti_rnic_listen(struct oti *o, const struct oti_addr *local, int backlog,
+			   void (*fn)(struct oti_listener *, struct oti_request *, void *),
+			   void *user, struct oti_listener **out)
 {
-	struct rnic *r = to_rnic(o);
+	struct oti_rnic *r = to_oti_rnic(o);
 	struct flue_listen_attr attr = FLUE_ATTR(struct flue_listen_attr);
-	struct rnic_listener *l;
+	struct oti_rnic_listener *l;
 	int rc;
 
 	if (local->sa.ss_family != AF_INET && local->sa.ss_family != AF_INET6)
@@ -226,7 +226,7 @@ static int rnic_listen(struct oti *o, const struct oti_addr *local, int backlog,
 	l->base.user = user;
 	l->r = r;
 	attr.local = (const struct sockaddr *)&local->sa;
-	attr.local_len = rnic_addr_len(&local->sa);
+	attr.local_len = oti_rnic_addr_len(&local->sa);
 	attr.backlog = backlog > 0 ? backlog : 0;
 	if (r->direct) {
 		attr.on_event = on_request;
@@ -239,7 +239,7 @@ static int rnic_listen(struct oti *o, const struct oti_addr *local, int backlog,
 	if (!rc) {
 		l->listener->user = l;
 		l->base.local.sa = l->listener->local;
-		l->base.local.len = rnic_addr_len(&l->listener->local);
+		l->base.local.len = oti_rnic_addr_len(&l->listener->local);
 		r->n_listeners++;
 	}
 	pthread_mutex_unlock(&r->lock);
@@ -251,11 +251,11 @@ static int rnic_listen(struct oti *o, const struct oti_addr *local, int backlog,
 }
 
 /* Who tells of a request or answers one on another thread is waited for; it will not be long. */
-static int rnic_unlisten(struct oti_listener *base)
+static int oti_rnic_unlisten(struct oti_listener *base)
 {
 	const struct timespec pause = { .tv_nsec = 20000 };
-	struct rnic_listener *l = (struct rnic_listener *)base;
-	struct rnic *r = l->r;
+	struct oti_rnic_listener *l = (struct oti_rnic_listener *)base;
+	struct oti_rnic *r = l->r;
 	bool open, busy;
 
 	for (;;) {
@@ -280,11 +280,12 @@ static int rnic_unlisten(struct oti_listener *base)
 
 /* ---- memory ---- */
 
-static int rnic_reg(struct oti *o, void *addr, size_t len, uint32_t access, struct oti_mem **out)
+static int oti_rnic_reg(struct oti *o, void *addr, size_t len, uint32_t access,
+			struct oti_mem **out)
 {
-	struct rnic *r = to_rnic(o);
+	struct oti_rnic *r = to_oti_rnic(o);
 	uint32_t flags = 0;
-	struct rnic_mem *m = calloc(1, sizeof(*m));
+	struct oti_rnic_mem *m = calloc(1, sizeof(*m));
 	int rc;
 
 	if (!m)
@@ -309,10 +310,10 @@ static int rnic_reg(struct oti *o, void *addr, size_t len, uint32_t access, stru
 	return 0;
 }
 
-static void rnic_unreg(struct oti *o, struct oti_mem *mem)
+static void oti_rnic_unreg(struct oti *o, struct oti_mem *mem)
 {
 	(void)o;
-	flue_deregister(((struct rnic_mem *)mem)->mr);
+	flue_deregister(((struct oti_rnic_mem *)mem)->mr);
 	free(mem);
 }
 
@@ -322,12 +323,12 @@ static void on_completion(struct flue_cq *cq, const struct flue_wc *wc, void *ar
 {
 	(void)cq;
 	(void)arg;
-	rnic_conn_completion(wc->qp->user, wc);
+	oti_rnic_conn_completion(wc->qp->user, wc);
 }
 
-static struct rnic_listener *listener_of(struct rnic *r, const struct flue_event *ev)
+static struct oti_rnic_listener *listener_of(struct oti_rnic *r, const struct flue_event *ev)
 {
-	struct rnic_listener *l;
+	struct oti_rnic_listener *l;
 
 	pthread_mutex_lock(&r->lock);
 	l = ev->u.listener->user;
@@ -335,7 +336,7 @@ static struct rnic_listener *listener_of(struct rnic *r, const struct flue_event
 	return l;
 }
 
-static unsigned poll_events(struct rnic *r, unsigned budget)
+static unsigned poll_events(struct oti_rnic *r, unsigned budget)
 {
 	struct flue_event ev;
 	unsigned n = 0;
@@ -345,7 +346,7 @@ static unsigned poll_events(struct rnic *r, unsigned budget)
 		if (ev.type == FLUE_EVENT_REQUEST)
 			take_request(listener_of(r, &ev), ev.u.listener);
 		else if (ev.type != FLUE_EVENT_CQ_ERROR)
-			rnic_conn_event(ev.u.qp->user, &ev);
+			oti_rnic_conn_event(ev.u.qp->user, &ev);
 	}
 	return n;
 }
@@ -359,16 +360,16 @@ static unsigned poll_cq(struct flue_cq *cq, unsigned budget)
 		return 0;
 	/* Who is released meanwhile stays among the dead until the end of the poll. */
 	for (uint32_t i = 0; i < got; i++)
-		rnic_conn_completion(wc[i].qp->user, &wc[i]);
+		oti_rnic_conn_completion(wc[i].qp->user, &wc[i]);
 	return got;
 }
 
-static int rnic_poll(struct oti *o, unsigned budget)
+static int oti_rnic_poll(struct oti *o, unsigned budget)
 {
-	struct rnic *r = to_rnic(o);
+	struct oti_rnic *r = to_oti_rnic(o);
 	unsigned n = 0, got;
 
-	rnic_conn_reap(r);
+	oti_rnic_conn_reap(r);
 	if (r->direct)
 		return 0;
 	n += poll_events(r, budget);
@@ -377,18 +378,18 @@ static int rnic_poll(struct oti *o, unsigned budget)
 		n += got;
 		got += poll_cq(r->send_cq, budget - n);
 	} while (got && n < budget);
-	rnic_conn_reap(r);
+	oti_rnic_conn_reap(r);
 	return (int)n;
 }
 
-static int rnic_poll_conn(struct oti_conn *conn, unsigned budget)
+static int oti_rnic_poll_conn(struct oti_conn *conn, unsigned budget)
 {
-	return rnic_poll(conn->oti, budget);
+	return oti_rnic_poll(conn->oti, budget);
 }
 
-static int rnic_wait(struct oti *o, int timeout_ms)
+static int oti_rnic_wait(struct oti *o, int timeout_ms)
 {
-	struct rnic *r = to_rnic(o);
+	struct oti_rnic *r = to_oti_rnic(o);
 	struct flue_cq *cqs[2] = { r->recv_cq, r->send_cq };
 	struct pollfd fds[3];
 	int n;
@@ -418,7 +419,7 @@ static int rnic_wait(struct oti *o, int timeout_ms)
 
 /* ---- opening and closing ---- */
 
-static void dismantle(struct rnic *r)
+static void dismantle(struct oti_rnic *r)
 {
 	if (r->send_cq)
 		flue_destroy_cq(r->send_cq);
@@ -432,14 +433,14 @@ static void dismantle(struct rnic *r)
 	free(r);
 }
 
-static int rnic_close(struct oti *o)
+static int oti_rnic_close(struct oti *o)
 {
-	struct rnic *r = to_rnic(o);
+	struct oti_rnic *r = to_oti_rnic(o);
 	bool busy;
 
-	if (rnic_conn_is_telling())
+	if (oti_rnic_conn_is_telling())
 		return -EDEADLK;
-	rnic_conn_reap(r);
+	oti_rnic_conn_reap(r);
 	pthread_mutex_lock(&r->lock);
 	busy = r->n_conns || r->n_listeners;
 	pthread_mutex_unlock(&r->lock);
@@ -449,34 +450,34 @@ static int rnic_close(struct oti *o)
 	return 0;
 }
 
-static const struct oti_ops rnic_ops = {
-	.caps = rnic_caps,
-	.close = rnic_close,
-	.resolve = rnic_resolve,
-	.listen = rnic_listen,
-	.unlisten = rnic_unlisten,
-	.connect = rnic_connect,
-	.accept = rnic_accept,
-	.reject = rnic_reject,
-	.confirm = rnic_confirm,
-	.names = rnic_names,
-	.buf_get = rnic_buf_get,
-	.buf_put = rnic_buf_put,
-	.send = rnic_send,
-	.repost = rnic_repost,
-	.reg = rnic_reg,
-	.unreg = rnic_unreg,
-	.rdma_read = rnic_rdma_read,
-	.rdma_write = rnic_rdma_write,
-	.poll = rnic_poll,
-	.poll_conn = rnic_poll_conn,
-	.wait = rnic_wait,
-	.disconnect = rnic_disconnect,
-	.abort = rnic_abort,
-	.release = rnic_release,
+static const struct oti_ops oti_rnic_ops = {
+	.caps = oti_rnic_caps,
+	.close = oti_rnic_close,
+	.resolve = oti_rnic_resolve,
+	.listen = oti_rnic_listen,
+	.unlisten = oti_rnic_unlisten,
+	.connect = oti_rnic_connect,
+	.accept = oti_rnic_accept,
+	.reject = oti_rnic_reject,
+	.confirm = oti_rnic_confirm,
+	.names = oti_rnic_names,
+	.buf_get = oti_rnic_buf_get,
+	.buf_put = oti_rnic_buf_put,
+	.send = oti_rnic_send,
+	.repost = oti_rnic_repost,
+	.reg = oti_rnic_reg,
+	.unreg = oti_rnic_unreg,
+	.rdma_read = oti_rnic_rdma_read,
+	.rdma_write = oti_rnic_rdma_write,
+	.poll = oti_rnic_poll,
+	.poll_conn = oti_rnic_poll_conn,
+	.wait = oti_rnic_wait,
+	.disconnect = oti_rnic_disconnect,
+	.abort = oti_rnic_abort,
+	.release = oti_rnic_release,
 };
 
-static struct flue_cq *make_cq(struct rnic *r)
+static struct flue_cq *make_cq(struct oti_rnic *r)
 {
 	struct flue_cq_attr attr = FLUE_ATTR(struct flue_cq_attr);
 
@@ -489,12 +490,12 @@ static struct flue_cq *make_cq(struct rnic *r)
 int oti_rnic_open(const struct oti_rnic_attr *attr, struct oti **out)
 {
 	struct flue_open_attr open_attr = FLUE_ATTR(struct flue_open_attr);
-	struct rnic *r = calloc(1, sizeof(*r));
+	struct oti_rnic *r = calloc(1, sizeof(*r));
 	int rc;
 
 	if (!r)
 		return -ENOMEM;
-	r->base.ops = &rnic_ops;
+	r->base.ops = &oti_rnic_ops;
 	r->direct = attr && attr->direct;
 	pthread_mutex_init(&r->lock, NULL);
 	open_attr.provider = attr ? attr->provider : NULL;

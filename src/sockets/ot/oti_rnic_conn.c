@@ -28,41 +28,41 @@
 
 static __thread unsigned telling THREAD_LOCAL_FAST;
 
-bool rnic_conn_is_telling(void)
+bool oti_rnic_conn_is_telling(void)
 {
 	return telling;
 }
 
-void rnic_conn_tell_begin(void)
+void oti_rnic_conn_tell_begin(void)
 {
 	telling++;
 }
 
-void rnic_conn_tell_end(void)
+void oti_rnic_conn_tell_end(void)
 {
 	telling--;
 }
 
-static bool is_mute(const struct rnic_conn *c)
+static bool is_mute(const struct oti_rnic_conn *c)
 {
 	return __atomic_load_n(&c->mute, __ATOMIC_ACQUIRE);
 }
 
-static void tell_begin(struct rnic_conn *c)
+static void tell_begin(struct oti_rnic_conn *c)
 {
 	pthread_mutex_lock(&c->telling);
-	rnic_conn_tell_begin();
+	oti_rnic_conn_tell_begin();
 }
 
-static void tell_end(struct rnic_conn *c)
+static void tell_end(struct oti_rnic_conn *c)
 {
-	rnic_conn_tell_end();
+	oti_rnic_conn_tell_end();
 	pthread_mutex_unlock(&c->telling);
 }
 
 /* ---- making ---- */
 
-static int post_recv(struct rnic_conn *c, uint32_t i)
+static int post_recv(struct oti_rnic_conn *c, uint32_t i)
 {
 	struct flue_sge sge = flue_mr_sge(c->mr, (size_t)i * c->buf_size, c->buf_size);
 	struct flue_recv_wr wr = { .id = ID_RX | i, .sg = &sge, .n_sg = 1 };
@@ -74,7 +74,7 @@ static int post_recv(struct rnic_conn *c, uint32_t i)
 	return 0;
 }
 
-static int make_memory(struct rnic_conn *c)
+static int make_memory(struct oti_rnic_conn *c)
 {
 	c->mem_len = (size_t)(c->n_rx + c->n_bufs) * c->buf_size;
 	c->mem = mmap(NULL, c->mem_len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -116,9 +116,9 @@ static int need(struct flue_cq *cq, uint32_t *sum, uint32_t more)
 	return 0;
 }
 
-static int reserve(struct rnic *r, const struct rnic_conn *c)
+static int reserve(struct oti_rnic *r, const struct oti_rnic_conn *c)
 {
-	uint32_t sends = c->n_bufs + RNIC_RDMA_DEPTH;
+	uint32_t sends = c->n_bufs + OTI_RNIC_RDMA_DEPTH;
 	int rc;
 
 	pthread_mutex_lock(&r->lock);
@@ -133,27 +133,27 @@ static int reserve(struct rnic *r, const struct rnic_conn *c)
 	return rc;
 }
 
-static void unreserve(struct rnic *r, const struct rnic_conn *c)
+static void unreserve(struct oti_rnic *r, const struct oti_rnic_conn *c)
 {
 	pthread_mutex_lock(&r->lock);
 	r->recv_need -= c->n_rx;
-	r->send_need -= c->n_bufs + RNIC_RDMA_DEPTH;
+	r->send_need -= c->n_bufs + OTI_RNIC_RDMA_DEPTH;
 	r->n_conns--;
 	pthread_mutex_unlock(&r->lock);
 }
 
 static void on_event(const struct flue_event *ev, void *arg)
 {
-	rnic_conn_event(arg, ev);
+	oti_rnic_conn_event(arg, ev);
 }
 
-static int make_qp(struct rnic *r, struct rnic_conn *c)
+static int make_qp(struct oti_rnic *r, struct oti_rnic_conn *c)
 {
 	struct flue_qp_attr attr = FLUE_ATTR(struct flue_qp_attr);
 
 	attr.send_cq = r->send_cq;
 	attr.recv_cq = r->recv_cq;
-	attr.sq_depth = c->n_bufs + RNIC_RDMA_DEPTH;
+	attr.sq_depth = c->n_bufs + OTI_RNIC_RDMA_DEPTH;
 	attr.rq_depth = c->n_rx;
 	attr.flags = FLUE_QP_SIGNAL_ALL;
 	if (r->direct) {
@@ -174,7 +174,7 @@ static int make_qp(struct rnic *r, struct rnic_conn *c)
 }
 
 /* What was made, in the other order. */
-static void dismantle(struct rnic_conn *c)
+static void take_apart(struct oti_rnic_conn *c)
 {
 	if (c->qp)
 		flue_destroy_qp(c->qp);
@@ -190,14 +190,15 @@ static void dismantle(struct rnic_conn *c)
 	free(c);
 }
 
-int rnic_conn_create(struct rnic *r, const struct oti_conn_attr *attr, struct rnic_conn **out)
+int oti_rnic_conn_create(struct oti_rnic *r, const struct oti_conn_attr *attr,
+			 struct oti_rnic_conn **out)
 {
-	struct rnic_conn *c;
+	struct oti_rnic_conn *c;
 	int rc;
 
 	if (!attr->bufs || !attr->buf_size || attr->bufs > r->adapter->caps->max_rq_depth)
 		return -EINVAL;
-	rnic_conn_reap(r);
+	oti_rnic_conn_reap(r);
 	c = calloc(1, sizeof(*c));
 	if (!c)
 		return -ENOMEM;
@@ -212,30 +213,30 @@ int rnic_conn_create(struct rnic *r, const struct oti_conn_attr *attr, struct rn
 	if (!rc)
 		rc = reserve(r, c);
 	if (rc) {
-		dismantle(c);
+		take_apart(c);
 		return rc;
 	}
 	c->mr = flue_register(r->pd, c->mem, c->mem_len, FLUE_LOCAL_WRITE);
 	rc = c->mr ? make_qp(r, c) : -errno;
 	if (rc) {
-		rnic_conn_destroy(c);
+		oti_rnic_conn_destroy(c);
 		return rc;
 	}
 	*out = c;
 	return 0;
 }
 
-void rnic_conn_destroy(struct rnic_conn *c)
+void oti_rnic_conn_destroy(struct oti_rnic_conn *c)
 {
-	unreserve(to_rnic(c->base.oti), c);
-	dismantle(c);
+	unreserve(to_oti_rnic(c->base.oti), c);
+	take_apart(c);
 }
 
-void rnic_conn_reap(struct rnic *r)
+void oti_rnic_conn_reap(struct oti_rnic *r)
 {
-	struct rnic_conn *c;
+	struct oti_rnic_conn *c;
 
-	while (!rnic_conn_is_telling()) {
+	while (!oti_rnic_conn_is_telling()) {
 		pthread_mutex_lock(&r->lock);
 		c = r->dead;
 		if (c)
@@ -243,15 +244,15 @@ void rnic_conn_reap(struct rnic *r)
 		pthread_mutex_unlock(&r->lock);
 		if (!c)
 			return;
-		rnic_conn_destroy(c);
+		oti_rnic_conn_destroy(c);
 	}
 }
 
 /* ---- messages ---- */
 
-struct oti_buf *rnic_buf_get(struct oti_conn *conn)
+struct oti_buf *oti_rnic_buf_get(struct oti_conn *conn)
 {
-	struct rnic_conn *c = to_rnic_conn(conn);
+	struct oti_rnic_conn *c = to_oti_rnic_conn(conn);
 	struct oti_buf *buf = NULL;
 
 	lock_take(&c->lock);
@@ -263,9 +264,9 @@ struct oti_buf *rnic_buf_get(struct oti_conn *conn)
 	return buf;
 }
 
-void rnic_buf_put(struct oti_conn *conn, struct oti_buf *buf)
+void oti_rnic_buf_put(struct oti_conn *conn, struct oti_buf *buf)
 {
-	struct rnic_conn *c = to_rnic_conn(conn);
+	struct oti_rnic_conn *c = to_oti_rnic_conn(conn);
 
 	lock_take(&c->lock);
 	c->free[c->n_free++] = buf->index;
@@ -287,7 +288,7 @@ static ssize_t gather(struct oti_buf *buf, const struct iovec *iov, int n)
 	return (ssize_t)len;
 }
 
-static int post_send(struct rnic_conn *c, const struct flue_send_wr *wr)
+static int post_send(struct oti_rnic_conn *c, const struct flue_send_wr *wr)
 {
 	int rc = -ENOTCONN;
 
@@ -297,10 +298,10 @@ static int post_send(struct rnic_conn *c, const struct flue_send_wr *wr)
 	return rc;
 }
 
-int rnic_send(struct oti_conn *conn, struct oti_buf *buf, const struct iovec *iov, int n,
-	      uint32_t flags)
+int oti_rnic_send(struct oti_conn *conn, struct oti_buf *buf, const struct iovec *iov, int n,
+		  uint32_t flags)
 {
-	struct rnic_conn *c = to_rnic_conn(conn);
+	struct oti_rnic_conn *c = to_oti_rnic_conn(conn);
 	struct flue_sge sge;
 	struct flue_send_wr wr = { .id = ID_TX | buf->index, .op = FLUE_WR_SEND, .sg = &sge };
 	ssize_t len = gather(buf, iov, n);
@@ -315,13 +316,13 @@ int rnic_send(struct oti_conn *conn, struct oti_buf *buf, const struct iovec *io
 		lock_give(&c->lock);
 	}
 	if (rc)
-		rnic_buf_put(conn, buf);
+		oti_rnic_buf_put(conn, buf);
 	return rc;
 }
 
-void rnic_repost(struct oti_conn *conn, struct oti_rx *rx)
+void oti_rnic_repost(struct oti_conn *conn, struct oti_rx *rx)
 {
-	struct rnic_conn *c = to_rnic_conn(conn);
+	struct oti_rnic_conn *c = to_oti_rnic_conn(conn);
 
 	lock_take(&c->lock);
 	/*
@@ -338,12 +339,12 @@ void rnic_repost(struct oti_conn *conn, struct oti_rx *rx)
 
 /* ---- RDMA ---- */
 
-static int post_rdma(struct rnic_conn *c, struct flue_send_wr *wr, uint64_t id)
+static int post_rdma(struct oti_rnic_conn *c, struct flue_send_wr *wr, uint64_t id)
 {
 	int rc = -EAGAIN;
 
 	lock_take(&c->lock);
-	for (uint32_t i = 0; i < RNIC_RDMA_DEPTH; i++) {
+	for (uint32_t i = 0; i < OTI_RNIC_RDMA_DEPTH; i++) {
 		if (!c->rdma[i].used) {
 			wr->id = ID_RDMA | i;
 			rc = post_send(c, wr);
@@ -359,23 +360,23 @@ static int post_rdma(struct rnic_conn *c, struct flue_send_wr *wr, uint64_t id)
 static int rdma(struct oti_conn *conn, uint32_t op, struct oti_mem *mem, size_t offset,
 		uint32_t len, uint64_t remote_addr, uint32_t key, uint64_t id)
 {
-	struct rnic_mem *m = (struct rnic_mem *)mem;
+	struct oti_rnic_mem *m = (struct oti_rnic_mem *)mem;
 	struct flue_sge sge = flue_mr_sge(m->mr, offset, len);
 	struct flue_send_wr wr = {
 		.op = op, .sg = &sge, .n_sg = 1, .rkey = key, .remote_addr = remote_addr
 	};
 
-	return post_rdma(to_rnic_conn(conn), &wr, id);
+	return post_rdma(to_oti_rnic_conn(conn), &wr, id);
 }
 
-int rnic_rdma_read(struct oti_conn *conn, struct oti_mem *mem, size_t offset, uint32_t len,
-		   uint64_t remote_addr, uint32_t key, uint64_t id)
+int oti_rnic_rdma_read(struct oti_conn *conn, struct oti_mem *mem, size_t offset, uint32_t len,
+		       uint64_t remote_addr, uint32_t key, uint64_t id)
 {
 	return rdma(conn, FLUE_WR_READ, mem, offset, len, remote_addr, key, id);
 }
 
-int rnic_rdma_write(struct oti_conn *conn, struct oti_mem *mem, size_t offset, uint32_t len,
-		    uint64_t remote_addr, uint32_t key, uint64_t id)
+int oti_rnic_rdma_write(struct oti_conn *conn, struct oti_mem *mem, size_t offset, uint32_t len,
+			uint64_t remote_addr, uint32_t key, uint64_t id)
 {
 	return rdma(conn, FLUE_WR_WRITE, mem, offset, len, remote_addr, key, id);
 }
@@ -383,7 +384,7 @@ int rnic_rdma_write(struct oti_conn *conn, struct oti_mem *mem, size_t offset, u
 /* ---- the end ---- */
 
 /* Lock held. */
-static void disconnect_if_idle(struct rnic_conn *c)
+static void disconnect_if_idle(struct oti_rnic_conn *c)
 {
 	if (c->closing && !c->tx_out && !c->disconnecting) {
 		c->disconnecting = true;
@@ -391,9 +392,9 @@ static void disconnect_if_idle(struct rnic_conn *c)
 	}
 }
 
-int rnic_disconnect(struct oti_conn *conn)
+int oti_rnic_disconnect(struct oti_conn *conn)
 {
-	struct rnic_conn *c = to_rnic_conn(conn);
+	struct oti_rnic_conn *c = to_oti_rnic_conn(conn);
 
 	lock_take(&c->lock);
 	c->closing = true;
@@ -404,9 +405,9 @@ int rnic_disconnect(struct oti_conn *conn)
 	return 0;
 }
 
-void rnic_abort(struct oti_conn *conn)
+void oti_rnic_abort(struct oti_conn *conn)
 {
-	struct rnic_conn *c = to_rnic_conn(conn);
+	struct oti_rnic_conn *c = to_oti_rnic_conn(conn);
 
 	__atomic_store_n(&c->mute, true, __ATOMIC_RELEASE);
 	lock_take(&c->lock);
@@ -415,15 +416,15 @@ void rnic_abort(struct oti_conn *conn)
 	flue_abort(c->qp);
 }
 
-void rnic_release(struct oti_conn *conn)
+void oti_rnic_release(struct oti_conn *conn)
 {
-	struct rnic_conn *c = to_rnic_conn(conn);
-	struct rnic *r = to_rnic(conn->oti);
+	struct oti_rnic_conn *c = to_oti_rnic_conn(conn);
+	struct oti_rnic *r = to_oti_rnic(conn->oti);
 
-	rnic_abort(conn);
-	if (!rnic_conn_is_telling()) {
-		rnic_conn_destroy(c);
-		rnic_conn_reap(r);
+	oti_rnic_abort(conn);
+	if (!oti_rnic_conn_is_telling()) {
+		oti_rnic_conn_destroy(c);
+		oti_rnic_conn_reap(r);
 		return;
 	}
 	pthread_mutex_lock(&r->lock);
@@ -433,7 +434,7 @@ void rnic_release(struct oti_conn *conn)
 }
 
 /* `telling` held. */
-static void tell_down(struct rnic_conn *c)
+static void tell_down(struct oti_rnic_conn *c)
 {
 	bool idle;
 
@@ -448,7 +449,7 @@ static void tell_down(struct rnic_conn *c)
 
 /* ---- completions ---- */
 
-static void on_received(struct rnic_conn *c, const struct flue_wc *wc)
+static void on_received(struct oti_rnic_conn *c, const struct flue_wc *wc)
 {
 	struct oti_rx *rx = &c->rx[ID_NUMBER(wc->id)];
 	bool was_counted;
@@ -469,7 +470,7 @@ static void on_received(struct rnic_conn *c, const struct flue_wc *wc)
 	lock_give(&c->lock);
 }
 
-static void on_sent(struct rnic_conn *c, const struct flue_wc *wc)
+static void on_sent(struct oti_rnic_conn *c, const struct flue_wc *wc)
 {
 	uint32_t number = ID_NUMBER(wc->id);
 	bool room = false, is_rdma = ID_KIND(wc->id) == ID_RDMA;
@@ -495,7 +496,7 @@ static void on_sent(struct rnic_conn *c, const struct flue_wc *wc)
 		c->base.upcalls->room(&c->base);
 }
 
-void rnic_conn_completion(struct rnic_conn *c, const struct flue_wc *wc)
+void oti_rnic_conn_completion(struct oti_rnic_conn *c, const struct flue_wc *wc)
 {
 	tell_begin(c);
 	if (ID_KIND(wc->id) == ID_RX)
@@ -508,16 +509,16 @@ void rnic_conn_completion(struct rnic_conn *c, const struct flue_wc *wc)
 
 /* ---- events ---- */
 
-static void keep_names(struct rnic_conn *c)
+static void keep_names(struct oti_rnic_conn *c)
 {
 	if (!c->qp->peer.ss_family)
 		return;
 	c->local.sa = c->qp->local;
 	c->peer.sa = c->qp->peer;
-	c->local.len = c->peer.len = rnic_addr_len(&c->qp->peer);
+	c->local.len = c->peer.len = oti_rnic_addr_len(&c->qp->peer);
 }
 
-static void on_failed(struct rnic_conn *c, const struct flue_event *ev)
+static void on_failed(struct oti_rnic_conn *c, const struct flue_event *ev)
 {
 	const uint8_t *data = c->qp->private_data;
 	size_t len = c->qp->private_len;
@@ -539,7 +540,7 @@ static void on_failed(struct rnic_conn *c, const struct flue_event *ev)
 	}
 }
 
-static void on_connected(struct rnic_conn *c)
+static void on_connected(struct oti_rnic_conn *c)
 {
 	bool room;
 
@@ -556,7 +557,7 @@ static void on_connected(struct rnic_conn *c)
 		c->base.upcalls->room(&c->base);
 }
 
-static void on_disconnected(struct rnic_conn *c, const struct flue_event *ev)
+static void on_disconnected(struct oti_rnic_conn *c, const struct flue_event *ev)
 {
 	c->ended = true;
 	c->how = OTI_DOWN_LOST;
@@ -568,7 +569,7 @@ static void on_disconnected(struct rnic_conn *c, const struct flue_event *ev)
 	lock_give(&c->lock);
 }
 
-void rnic_conn_event(struct rnic_conn *c, const struct flue_event *ev)
+void oti_rnic_conn_event(struct oti_rnic_conn *c, const struct flue_event *ev)
 {
 	tell_begin(c);
 	switch (ev->type) {
@@ -587,16 +588,16 @@ void rnic_conn_event(struct rnic_conn *c, const struct flue_event *ev)
 	tell_end(c);
 }
 
-int rnic_confirm(struct oti_conn *conn)
+int oti_rnic_confirm(struct oti_conn *conn)
 {
-	struct rnic_conn *c = to_rnic_conn(conn);
+	struct oti_rnic_conn *c = to_oti_rnic_conn(conn);
 
 	c->confirmed = true;
 	return c->qp->ops->start(c->qp) ? 0 : -errno;
 }
 
-void rnic_names(const struct oti_conn *conn, struct oti_addr *local, struct oti_addr *peer)
+void oti_rnic_names(const struct oti_conn *conn, struct oti_addr *local, struct oti_addr *peer)
 {
-	*local = to_rnic_conn(conn)->local;
-	*peer = to_rnic_conn(conn)->peer;
+	*local = to_oti_rnic_conn(conn)->local;
+	*peer = to_oti_rnic_conn(conn)->peer;
 }

@@ -18,50 +18,50 @@
 #include "base/lock.h"
 #include "sockets/ot/oti_rnic.h"
 
-#define RNIC_RDMA_DEPTH 32
+#define OTI_RNIC_RDMA_DEPTH 32
 
-struct rnic_conn;
+struct oti_rnic_conn;
 
-struct rnic {
+struct oti_rnic {
 	struct oti base;
 	bool direct;
 	struct flue_adapter *adapter;
 	struct flue_pd *pd;
 	struct flue_cq *send_cq, *recv_cq;
 	pthread_mutex_t lock; /* below; leaf */
-	struct rnic_conn *dead;
+	struct oti_rnic_conn *dead;
 	unsigned n_conns, n_listeners;
 	uint32_t send_need, recv_need; /* completions that all connections can make */
 };
 
-struct rnic_listener {
+struct oti_rnic_listener {
 	struct oti_listener base;
-	struct rnic *r;
+	struct oti_rnic *r;
 	struct flue_listener *listener;
-	/* Under rnic.lock: requests with the consumer, and threads that are telling or answering. */
+	/* Under oti_rnic.lock: requests with the consumer, and threads that are telling or answering. */
 	unsigned n_open, n_busy;
 };
 
-struct rnic_request {
+struct oti_rnic_request {
 	struct oti_request base;
-	struct rnic *r;
-	struct rnic_listener *l;
+	struct oti_rnic *r;
+	struct oti_rnic_listener *l;
 	struct flue_conn_request *req;
 };
 
-struct rnic_mem {
+struct oti_rnic_mem {
 	struct oti_mem base;
 	struct flue_mr *mr;
 };
 
-struct rnic_rdma {
+struct oti_rnic_rdma {
 	uint64_t id;
 	bool used;
 };
 
-struct rnic_conn {
+struct oti_rnic_conn {
 	struct oti_conn base;
-	struct rnic_conn *next_dead;
+	struct oti_rnic_conn *next_dead;
 	struct flue_qp *qp;
 	struct flue_mr *mr;
 	uint8_t *mem;
@@ -81,53 +81,54 @@ struct rnic_conn {
 	uint32_t *free;
 	uint32_t n_bufs, n_free, tx_out;
 	uint32_t buf_size;
-	struct rnic_rdma rdma[RNIC_RDMA_DEPTH];
+	struct oti_rnic_rdma rdma[OTI_RNIC_RDMA_DEPTH];
 	bool starved, up, confirmed;
 	bool closing;       /* disconnect() was called */
 	bool disconnecting; /* and the queue pair has been told */
 };
 
-static inline struct rnic *to_rnic(const struct oti *o)
+static inline struct oti_rnic *to_oti_rnic(const struct oti *o)
 {
-	return (struct rnic *)(uintptr_t)o;
+	return (struct oti_rnic *)(uintptr_t)o;
 }
 
-static inline struct rnic_conn *to_rnic_conn(const struct oti_conn *c)
+static inline struct oti_rnic_conn *to_oti_rnic_conn(const struct oti_conn *c)
 {
-	return (struct rnic_conn *)(uintptr_t)c;
+	return (struct oti_rnic_conn *)(uintptr_t)c;
 }
 
-static inline socklen_t rnic_addr_len(const struct sockaddr_storage *sa)
+static inline socklen_t oti_rnic_addr_len(const struct sockaddr_storage *sa)
 {
 	return sa->ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
 }
 
 /* ---- oti_rnic_conn.c ---- */
 
-int rnic_conn_create(struct rnic *r, const struct oti_conn_attr *attr, struct rnic_conn **out);
-void rnic_conn_destroy(struct rnic_conn *c);
+int oti_rnic_conn_create(struct oti_rnic *r, const struct oti_conn_attr *attr,
+			 struct oti_rnic_conn **out);
+void oti_rnic_conn_destroy(struct oti_rnic_conn *c);
 /* Destroys the dead, unless this thread is inside an up-call. */
-void rnic_conn_reap(struct rnic *r);
-bool rnic_conn_is_telling(void);
-void rnic_conn_event(struct rnic_conn *c, const struct flue_event *ev);
-void rnic_conn_completion(struct rnic_conn *c, const struct flue_wc *wc);
+void oti_rnic_conn_reap(struct oti_rnic *r);
+bool oti_rnic_conn_is_telling(void);
+void oti_rnic_conn_event(struct oti_rnic_conn *c, const struct flue_event *ev);
+void oti_rnic_conn_completion(struct oti_rnic_conn *c, const struct flue_wc *wc);
 /* Around on_request, so that what it releases is not destroyed inside. */
-void rnic_conn_tell_begin(void);
-void rnic_conn_tell_end(void);
+void oti_rnic_conn_tell_begin(void);
+void oti_rnic_conn_tell_end(void);
 
-struct oti_buf *rnic_buf_get(struct oti_conn *conn);
-void rnic_buf_put(struct oti_conn *conn, struct oti_buf *buf);
-int rnic_send(struct oti_conn *conn, struct oti_buf *buf, const struct iovec *iov, int n,
-	      uint32_t flags);
-void rnic_repost(struct oti_conn *conn, struct oti_rx *rx);
-int rnic_rdma_read(struct oti_conn *conn, struct oti_mem *mem, size_t offset, uint32_t len,
-		   uint64_t remote_addr, uint32_t key, uint64_t id);
-int rnic_rdma_write(struct oti_conn *conn, struct oti_mem *mem, size_t offset, uint32_t len,
-		    uint64_t remote_addr, uint32_t key, uint64_t id);
-int rnic_confirm(struct oti_conn *conn);
-void rnic_names(const struct oti_conn *conn, struct oti_addr *local, struct oti_addr *peer);
-int rnic_disconnect(struct oti_conn *conn);
-void rnic_abort(struct oti_conn *conn);
-void rnic_release(struct oti_conn *conn);
+struct oti_buf *oti_rnic_buf_get(struct oti_conn *conn);
+void oti_rnic_buf_put(struct oti_conn *conn, struct oti_buf *buf);
+int oti_rnic_send(struct oti_conn *conn, struct oti_buf *buf, const struct iovec *iov, int n,
+		  uint32_t flags);
+void oti_rnic_repost(struct oti_conn *conn, struct oti_rx *rx);
+int oti_rnic_rdma_read(struct oti_conn *conn, struct oti_mem *mem, size_t offset, uint32_t len,
+		       uint64_t remote_addr, uint32_t key, uint64_t id);
+int oti_rnic_rdma_write(struct oti_conn *conn, struct oti_mem *mem, size_t offset, uint32_t len,
+			uint64_t remote_addr, uint32_t key, uint64_t id);
+int oti_rnic_confirm(struct oti_conn *conn);
+void oti_rnic_names(const struct oti_conn *conn, struct oti_addr *local, struct oti_addr *peer);
+int oti_rnic_disconnect(struct oti_conn *conn);
+void oti_rnic_abort(struct oti_conn *conn);
+void oti_rnic_release(struct oti_conn *conn);
 
 #endif
