@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -47,6 +48,10 @@ struct copy_link {
 /* Leaf lock of all these links. */
 static pthread_mutex_t wire = PTHREAD_MUTEX_INITIALIZER;
 static atomic_uint arms, rings, messages;
+static atomic_bool news; /* the next arm() finds that something has come */
+/* Engines, by number, that were told not to sleep, and their sets; under `wire`. */
+static bool awake[2];
+static int sets[2];
 
 static struct copy_link *copy_of(struct link *link)
 {
@@ -197,11 +202,15 @@ static void poll_link(struct link *link)
 static bool arm(struct link *link)
 {
 	struct copy_link *l = copy_of(link);
+	struct engine *e = link->qp->engine;
 	bool quiet;
 
 	pthread_mutex_lock(&wire);
-	quiet = STAILQ_EMPTY(&l->in) && !(l->awaits_end && l->end_taken);
+	quiet = STAILQ_EMPTY(&l->in) && !(l->awaits_end && l->end_taken) &&
+		!atomic_exchange(&news, false);
 	l->armed = quiet;
+	awake[e->index] = !quiet;
+	sets[e->index] = atomic_load(&e->set.fd);
 	pthread_mutex_unlock(&wire);
 	atomic_fetch_add(&arms, 1);
 	return quiet;
@@ -224,6 +233,7 @@ static void close_link(struct link *link, enum link_end how)
 		l->peer->peer = NULL;
 	}
 	l->peer = NULL;
+	awake[link->qp->engine->index] = false;
 	while ((p = STAILQ_FIRST(&l->in))) {
 		STAILQ_REMOVE_HEAD(&l->in, order);
 		free(p);
@@ -274,6 +284,22 @@ struct side {
 static struct rnic *r;
 static struct rnic_pd pd;
 static struct side a, b;
+
+/* Nobody sleeps for an engine one of whose links has said no. */
+static atomic_uint bad_sleeps;
+
+int __real_epoll_wait(int set, struct epoll_event *evs, int n, int timeout_ms);
+int __wrap_epoll_wait(int set, struct epoll_event *evs, int n, int timeout_ms);
+
+int __wrap_epoll_wait(int set, struct epoll_event *evs, int n, int timeout_ms)
+{
+	pthread_mutex_lock(&wire);
+	for (int i = 0; i < 2; i++)
+		if (timeout_ms && awake[i] && sets[i] == set)
+			atomic_fetch_add(&bad_sleeps, 1);
+	pthread_mutex_unlock(&wire);
+	return __real_epoll_wait(set, evs, n, timeout_ms);
+}
 
 static struct side *side_of(const void *owner)
 {
@@ -379,6 +405,7 @@ static int drop(void **state)
 	/* Nothing of this went through a socket. */
 	assert_int_equal(r->engines[0].n_ios + r->engines[1].n_ios, 0);
 	assert_int_equal(atomic_load(&r->n_illegal), 0);
+	assert_int_equal(atomic_load(&bad_sleeps), 0);
 	drop_side(&a);
 	drop_side(&b);
 	assert_int_equal(atomic_load(&r->engines[0].n_links), 0);
@@ -483,6 +510,19 @@ static void write_reaches_a_sleeping_target(void **state)
 	assert_true(atomic_load(&rings) > 0);
 }
 
+/* Something comes after the last poll, and before the sleep. */
+static void link_with_news_keeps_its_engine_awake(void **state)
+{
+	for (int i = 0; i < 5; i++) {
+		atomic_store(&news, true);
+		engine_ring(b.q->engine);
+		while (atomic_load(&news))
+			usleep(1000);
+		post(&a, FLUE_WR_READ, 1, 0, 1000, 0, b.mem->stag);
+		takes(&a, 1, FLUE_WC_SUCCESS);
+	}
+}
+
 static void reads_keep_to_the_agreed_number(void **state)
 {
 	for (uint32_t i = 0; i < 6; i++) {
@@ -575,6 +615,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(sends_go_both_ways),
 		TEST(write_reaches_a_sleeping_target),
+		TEST(link_with_news_keeps_its_engine_awake),
 		TEST(reads_keep_to_the_agreed_number),
 		TEST(bad_key_of_a_write_is_a_terminate),
 		TEST(bad_key_of_a_read_is_blamed_on_the_read),
