@@ -122,18 +122,30 @@ bool epoll_arm(struct epoll_set *s, struct member *m, const uint64_t *told);
 /* Somebody rang: which of the cold ones was it? */
 void epoll_answer(struct epoll_set *s);
 
-/* --- epoll.c: the program's changes */
+/* --- epoll_sync.c: what the kernel's set is told */
 
 /* The set behind `ep`, locked; NULL: none of ours, or this thread has the lock (*own). */
 struct epoll_set *epoll_take(int ep, bool *own);
-/* A thread that waited is done with it; gives the lock back. */
-void epoll_leave(struct epoll_set *s);
+/* Has this member a lane by now? Then it is looked at from now on. */
+void epoll_find_lane(struct epoll_set *s, int ep, struct member *m);
 /* Lanes came up since the last call: which of the members have one? */
 void epoll_find_lanes(struct epoll_set *s, int ep);
+/* A walk over all sets for one record: with the lock, which comes before any set's. */
+extern struct rec *epoll_subject;
+extern struct robust_lock epoll_walk;
+/* What the kernel is to look for in a member, now. */
+void epoll_tell_kernel(struct epoll_set *s, int ep, struct member *m);
+/* The kernel's set is going to be used by others, who know nothing of bells. */
+void epoll_take_bell_down(struct epoll_set *s);
 /* There are lanes in the set: hang our bell into it. */
 void epoll_hang_bell(struct epoll_set *s, int ep);
 void epoll_reconcile(struct epoll_set *s, int ep);
 /* Somebody sleeps in the kernel and could not see that a lane is readable: make it wake up. */
 void epoll_wake_sleepers(struct epoll_set *s, int ep, struct member *m);
+
+/* --- epoll_life.c */
+
+/* A thread that waited is done with it; gives the lock back. */
+void epoll_leave(struct epoll_set *s);
 
 #endif
