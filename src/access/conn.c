@@ -136,7 +136,7 @@ static bool step_locked(struct acc_qp *qp, const struct flue_event *ev,
 }
 
 /* The socket of a control client hears it last: the program's own function may have destroyed it.
- * Others who do wait for us, see sock_release(). `turn`: as it was when the event was decided; a
+ * Others who do wait for us, see acc_socket_release(). `turn`: as it was when the event was decided; a
  * socket that came later is told nothing of what was before it. */
 static void let_hear(struct acc_qp *qp, const struct flue_event *ev, uint32_t turn)
 {

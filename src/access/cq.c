@@ -9,7 +9,7 @@
 #include "access/access_priv.h"
 #include "base/probe.h"
 
-static bool cq_destroy(struct flue_cq *pub)
+static bool acc_cq_destroy(struct flue_cq *pub)
 {
 	CANCEL_HELD;
 	struct acc_cq *cq = to_cq(pub);
@@ -68,7 +68,7 @@ static bool cq_poll(struct flue_cq *pub, struct flue_wc *wc, size_t size, uint32
 	return true;
 }
 
-static bool cq_wait(struct flue_cq *pub, int timeout_ms)
+static bool acc_cq_wait(struct flue_cq *pub, int timeout_ms)
 {
 	struct acc_cq *cq = to_cq(pub);
 	int rc = usable(cq);
@@ -145,7 +145,7 @@ static bool cq_clear_fd(struct flue_cq *pub)
 	return noticed;
 }
 
-static bool cq_resize(struct flue_cq *pub, uint32_t depth)
+static bool acc_cq_resize(struct flue_cq *pub, uint32_t depth)
 {
 	CANCEL_HELD;
 	struct acc_cq *cq = to_cq(pub);
@@ -166,13 +166,13 @@ static bool cq_resize(struct flue_cq *pub, uint32_t depth)
 
 static const struct flue_cq_ops cq_ops = {
 	.size = sizeof(cq_ops),
-	.destroy = cq_destroy,
+	.destroy = acc_cq_destroy,
 	.poll = cq_poll,
 	.notify = cq_notify,
-	.wait = cq_wait,
+	.wait = acc_cq_wait,
 	.fd = cq_fd,
 	.clear_fd = cq_clear_fd,
-	.resize = cq_resize,
+	.resize = acc_cq_resize,
 };
 
 /* One at a time: a completion that was taken but not yet handed over could name a QP that the
@@ -258,7 +258,7 @@ void acc_cq_pass(struct acc_cq *cq)
 	const struct timespec pause = { .tv_nsec = 20000 };
 	unsigned turn = atomic_load(&cq->turn);
 
-	/* On the draining thread itself the current completion is another QP's: see qp_destroy(). */
+	/* On the draining thread itself the current completion is another QP's: see acc_qp_destroy(). */
 	if (!cq->on_completion || !(turn & 1) || acc_in_callback(cq))
 		return;
 	while (atomic_load(&cq->turn) == turn)

@@ -194,7 +194,7 @@ static void reject_queued(struct acc_listener *l)
 	}
 }
 
-static bool listener_destroy(struct flue_listener *pub)
+static bool acc_listener_destroy(struct flue_listener *pub)
 {
 	CANCEL_HELD;
 	struct acc_listener *l = to_listener(pub);
@@ -224,7 +224,7 @@ static bool listener_destroy(struct flue_listener *pub)
 
 static const struct flue_listener_ops listener_ops = {
 	.size = sizeof(listener_ops),
-	.destroy = listener_destroy,
+	.destroy = acc_listener_destroy,
 	.get_request = listener_get_request,
 };
 

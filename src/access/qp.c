@@ -17,7 +17,7 @@ static void count_users(struct acc_qp *qp, int delta)
 	acc_completion_count_qp(a, to_cq(pub->recv_cq)->cpu, delta);
 }
 
-static bool qp_destroy(struct flue_qp *pub)
+static bool acc_qp_destroy(struct flue_qp *pub)
 {
 	CANCEL_HELD;
 	struct acc_qp *qp = to_qp(pub);
@@ -47,8 +47,8 @@ static bool qp_destroy(struct flue_qp *pub)
 	return acc_ok(rc);
 }
 
-static bool qp_post_send(struct flue_qp *pub, const struct flue_send_wr *wr,
-			 const struct flue_send_wr **bad)
+static bool acc_qp_post_send(struct flue_qp *pub, const struct flue_send_wr *wr,
+			     const struct flue_send_wr **bad)
 {
 	CANCEL_HELD;
 	struct acc_qp *qp = to_qp(pub);
@@ -61,8 +61,8 @@ static bool qp_post_send(struct flue_qp *pub, const struct flue_send_wr *wr,
 	return acc_ok(rc ? rc : qp->ops->post_send(qp->prov, wr, bad));
 }
 
-static bool qp_post_recv(struct flue_qp *pub, const struct flue_recv_wr *wr,
-			 const struct flue_recv_wr **bad)
+static bool acc_qp_post_recv(struct flue_qp *pub, const struct flue_recv_wr *wr,
+			     const struct flue_recv_wr **bad)
 {
 	CANCEL_HELD;
 	struct acc_qp *qp = to_qp(pub);
@@ -77,9 +77,9 @@ static bool qp_post_recv(struct flue_qp *pub, const struct flue_recv_wr *wr,
 
 static const struct flue_qp_ops qp_ops = {
 	.size = sizeof(qp_ops),
-	.destroy = qp_destroy,
-	.post_send = qp_post_send,
-	.post_recv = qp_post_recv,
+	.destroy = acc_qp_destroy,
+	.post_send = acc_qp_post_send,
+	.post_recv = acc_qp_post_recv,
 	.connect = acc_conn_connect,
 	.start = acc_conn_start,
 	.disconnect = acc_conn_disconnect,

@@ -295,7 +295,7 @@ void sock_leave_qp(struct acc_socket *s, struct flue_qp *pub)
 		pub->ops->abort(pub);
 }
 
-void sock_release(struct acc_socket *s)
+void acc_socket_release(struct acc_socket *s)
 {
 	struct flue_qp *qp = s->pub.qp;
 
@@ -417,7 +417,7 @@ static uint32_t judge_failure(struct acc_socket *s, const struct flue_reserve_at
 	if (r->qp || (r->sq_depth == 1 && r->rq_depth == 1 && r->pieces == 1))
 		return FLUE_RESERVE_NO_QP;
 	works = build(s, &least) == FLUE_RESERVE_OK;
-	sock_release(s);
+	acc_socket_release(s);
 	return works ? FLUE_RESERVE_QUEUE_TOO_LONG : FLUE_RESERVE_NO_QP;
 }
 
@@ -432,10 +432,10 @@ static uint32_t reserve(struct acc_socket *s, struct flue_reserve_attr *r)
 		return reason;
 	if (acc_stream_check(s->pub.fd))
 		return FLUE_RESERVE_LOST;
-	sock_release(s);
+	acc_socket_release(s);
 	reason = build(s, r);
 	if (reason) {
-		sock_release(s);
+		acc_socket_release(s);
 		return reason == FLUE_RESERVE_NO_QP ? judge_failure(s, r) : reason;
 	}
 	if (s->own_qp) {

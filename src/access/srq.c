@@ -4,7 +4,7 @@
 
 #include "access/access_priv.h"
 
-static bool srq_destroy(struct flue_srq *pub)
+static bool acc_srq_destroy(struct flue_srq *pub)
 {
 	CANCEL_HELD;
 	struct acc_srq *srq = to_srq(pub);
@@ -62,7 +62,7 @@ static bool srq_arm_limit(struct flue_srq *pub, uint32_t limit)
 
 static const struct flue_srq_ops srq_ops = {
 	.size = sizeof(srq_ops),
-	.destroy = srq_destroy,
+	.destroy = acc_srq_destroy,
 	.post_recv = srq_post_recv,
 	.arm_limit = srq_arm_limit,
 };
