@@ -57,7 +57,8 @@ int bell_rope(void)
 }
 
 /* What a peer sends as its bell may be anything, and it can change flags of what it shares with us: so it must be a
- * pipe, and we open it ourselves. -1: it cannot be had. */
+ * pipe, and we open it ourselves. For reading too: a peer that was killed in its sleep must not get us SIGPIPE, which only who
+ * writes to a pipe without a reader gets. -1: it cannot be had. */
 static int open_rope(int fd)
 {
 	char path[32];
@@ -66,7 +67,7 @@ static int open_rope(int fd)
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	if (fstat(fd, &st) != 0 || !S_ISFIFO(st.st_mode))
 		return -1;
-	return own_new(sys_open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY, 0));
+	return own_new(sys_open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOCTTY, 0));
 }
 
 int bell_take(uint64_t mailbox, pid_t pid, int fd)

@@ -130,11 +130,21 @@ static void ringing_never_waits_when_the_peer_is_hostile(void **st)
 	assert_false(bell_ring(bell));
 	assert_int_equal(errno, EDOM);
 	close(look); /* nobody hears it: no signal either */
-	signal(SIGPIPE, SIG_IGN);
 	assert_false(bell_ring(bell));
-	signal(SIGPIPE, SIG_DFL);
 	bell_give(bell);
 	close(theirs);
+}
+
+static void ringing_the_dead_ends_nobody(void **st)
+{
+	int look, bell = bell_take(13, 1, own_new(make_bell(&look)));
+
+	assert_true(bell_ring(bell));
+	close(look); /* as when it was killed in its sleep */
+	errno = EDOM;
+	bell_ring(bell);
+	assert_int_equal(errno, EDOM);
+	bell_give(bell);
 }
 
 static void own_bell_rings_when_a_peer_has_filled_it(void **st)
@@ -303,6 +313,7 @@ int main(void)
 		cmocka_unit_test(own_bell_is_one_that_peers_accept),
 		cmocka_unit_test(bell_is_kept_until_it_is_given_back),
 		cmocka_unit_test(ringing_never_waits_when_the_peer_is_hostile),
+		cmocka_unit_test(ringing_the_dead_ends_nobody),
 		cmocka_unit_test(own_bell_rings_when_a_peer_has_filled_it),
 		cmocka_unit_test(every_set_hears_it_when_another_has_heard_it_before),
 		cmocka_unit_test(other_things_are_refused_and_closed),
