@@ -200,14 +200,13 @@ static uint64_t scene(unsigned side)
 
 	CHECK(memory >= 0 && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
 	dice_state += 12345;
+	/* Before there is anybody who could spoil it. */
+	CHECK(trunk_attach(memory, side, pair[0], 0, &t) == 0);
 	pid = fork();
 	CHECK(pid >= 0);
-	if (pid == 0) {
-		close(pair[0]);
+	if (pid == 0)
 		be_hostile(memory, pair[1], !side);
-	}
 	close(pair[1]);
-	CHECK(trunk_attach(memory, side, pair[0], pid, &t) == 0);
 	own_close(memory);
 	/* A while longer when it is over, too. */
 	for (int after = 0; after < 50 && n < 2000; n++) {
