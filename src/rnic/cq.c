@@ -179,11 +179,13 @@ int cq_poll_sized(struct cq *cq, struct flue_wc *wc, size_t size, uint32_t n)
 	 * The handler's thread drives by itself; driving from inside it would starve others. Who
 	 * asked for a notice is about to sleep: a lease taken now would delay that notice.
 	 */
-	if (!cq_has_news(cq) && n && !is_telling(cq) &&
-	    atomic_load_explicit(&cq->armed, memory_order_relaxed) == CQ_NOT_ARMED)
-		drive_engines(cq);
-	if (!cq_has_news(cq))
-		return 0;
+	if (!cq_has_news(cq)) {
+		if (n && !is_telling(cq) &&
+		    atomic_load_explicit(&cq->armed, memory_order_relaxed) == CQ_NOT_ARMED)
+			drive_engines(cq);
+		if (!cq_has_news(cq))
+			return 0;
+	}
 	if (size != sizeof(*wc))
 		return take_sized(cq, (char *)wc, size, n);
 	return take(cq, (char *)wc, sizeof(*wc), n);
