@@ -84,8 +84,11 @@ static void try_end(struct end *e)
 	struct flue_adapter *a = e->house->adapter;
 	struct flue_send_wr send = { .op = FLUE_WR_SEND };
 	struct flue_recv_wr recv = { .id = 1 };
+	struct flue_qp_values v = FLUE_ATTR(struct flue_qp_values);
 	struct flue_event ev;
 
+	DEAD(qp->ops->modify(qp, &v, FLUE_QPV_READS));
+	DEAD(qp->ops->query(qp, &v, FLUE_QPV_STATE));
 	DEAD(flue_post_send(qp, &send));
 	DEAD(flue_post_recv(qp, &recv));
 	DEAD(flue_disconnect(qp));

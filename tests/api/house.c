@@ -201,6 +201,8 @@ static void make_cq(struct cqx *x)
 	attr.depth = 32 + draw(100);
 	if (one_in(3))
 		attr.cpu_plus_1 = a->cpus[draw(a->n_cpus)] + 1;
+	if (one_in(3))
+		attr.flags = FLUE_CQ_ANY_THREAD;
 	if (x->kind == CQ_HANDLER) {
 		attr.on_completion = on_completion;
 		attr.arg = x;

@@ -45,12 +45,29 @@ static void odd_post(struct link *l)
 	must(bad_recv == &recv);
 }
 
+static void odd_values(struct flue_qp *qp)
+{
+	struct flue_qp_values v = FLUE_ATTR(struct flue_qp_values);
+
+	must(CALL(qp->ops->query(qp, &v, FLUE_QPV_STATE | FLUE_QPV_WORK | FLUE_QPV_ACCESS)));
+	must(v.state < FLUE_QP_NSTATES && v.sends <= qp->sq_depth);
+	/* It may do what it may: nothing changes. */
+	must(CALL(qp->ops->modify(qp, &v, FLUE_QPV_ACCESS)));
+	REFUSED(EINVAL, qp->ops->modify(qp, &v, 0));
+	REFUSED(EINVAL, qp->ops->query(qp, &v, 1u << 31));
+	REFUSED(EOPNOTSUPP, qp->ops->query(qp, &v, FLUE_QPV_QKEY));
+	REFUSED(EOPNOTSUPP, qp->ops->modify(qp, &v, FLUE_QPV_MTU));
+	v.state = FLUE_QP_SQE; /* nobody goes there by itself */
+	REFUSED(EINVAL, qp->ops->modify(qp, &v, FLUE_QPV_STATE));
+}
+
 static void odd_qp(struct link *l)
 {
 	struct flue_qp *qp = atomic_load(&l->ends[draw(2)].qp);
 	struct flue_conn_attr attr = FLUE_ATTR(struct flue_conn_attr);
 	struct flue_switch_attr how = FLUE_ATTR(struct flue_switch_attr);
 
+	odd_values(qp);
 	REFUSED(EINVAL, qp->ops->start(qp));
 	REFUSED(EINVAL, qp->ops->connect(qp, &attr));
 	REFUSED(EINVAL, qp->ops->connect(qp, NULL));
@@ -73,6 +90,10 @@ static void odd_cq(struct house *h)
 
 	REFUSED(EINVAL, a->ops->create_cq(a, &attr));
 	REFUSED(EINVAL, a->ops->create_cq(a, NULL));
+	attr.depth = 1;
+	attr.flags = 1u << 31;
+	REFUSED(EINVAL, a->ops->create_cq(a, &attr));
+	attr.depth = attr.flags = 0;
 	attr.depth = UINT32_MAX;
 	REFUSED(EINVAL, a->ops->create_cq(a, &attr));
 	attr.depth = 4;
