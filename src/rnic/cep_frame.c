@@ -127,7 +127,7 @@ static size_t frame_missing(const struct cep *c)
 }
 
 /* As recv(2), but what was read before comes first. */
-static ssize_t take(struct cep *c, uint8_t *to, size_t len)
+static ssize_t take_octets(struct cep *c, uint8_t *to, size_t len)
 {
 	size_t early = min_size(len, c->early_len - c->early_at);
 
@@ -153,7 +153,7 @@ static int read_frame(struct cep *c, struct mpa_frame *f)
 		rc = mpa_frame_decode(f, c->in, c->in_len, c->initiator);
 		if (rc != -EAGAIN)
 			return rc > 0 ? 0 : rc;
-		n = take(c, c->in + c->in_len, frame_missing(c));
+		n = take_octets(c, c->in + c->in_len, frame_missing(c));
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n <= 0)

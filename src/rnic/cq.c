@@ -114,8 +114,8 @@ int cq_resize(struct cq *cq, uint32_t depth)
 }
 
 /* Inline, so that it is quick for the one size that nearly all have. */
-static inline __attribute__((always_inline)) int take(struct cq *cq, char *to, size_t size,
-						      uint32_t n)
+static inline __attribute__((always_inline)) int take_completions(struct cq *cq, char *to,
+								  size_t size, uint32_t n)
 {
 	uint32_t count, i;
 	int rc;
@@ -147,7 +147,7 @@ static inline __attribute__((always_inline)) int take(struct cq *cq, char *to, s
 /* The program was built against another header. */
 static __attribute__((noinline)) int take_sized(struct cq *cq, char *to, size_t size, uint32_t n)
 {
-	return size < WC_FIRST ? -EINVAL : take(cq, to, size, n);
+	return size < WC_FIRST ? -EINVAL : take_completions(cq, to, size, n);
 }
 
 /* Is this the thread of an engine that may be inside the handler? */
@@ -188,7 +188,7 @@ int cq_poll_sized(struct cq *cq, struct flue_wc *wc, size_t size, uint32_t n)
 	}
 	if (size != sizeof(*wc))
 		return take_sized(cq, (char *)wc, size, n);
-	return take(cq, (char *)wc, sizeof(*wc), n);
+	return take_completions(cq, (char *)wc, sizeof(*wc), n);
 }
 
 int cq_arm(struct cq *cq, uint32_t kind)

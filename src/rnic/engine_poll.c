@@ -236,7 +236,7 @@ static void caller_follow(struct engine *e, struct cq *cq, uint64_t deadline, in
 	pthread_cleanup_pop(1);
 }
 
-static int start(struct engine *e)
+static int start_engine(struct engine *e)
 {
 	int rc;
 
@@ -261,7 +261,7 @@ static uint64_t deadline_of(int timeout_ms)
 int engine_wait(struct engine *e, struct cq *cq, int timeout_ms, int cancel_was)
 {
 	uint64_t deadline = deadline_of(timeout_ms), now;
-	int rc = start(e);
+	int rc = start_engine(e);
 
 	while (rc == 0 && !cq_has_news(cq)) {
 		take_lease(e);

@@ -119,7 +119,7 @@ static struct cep *one_too_many(struct listener *l)
 }
 
 /* Somebody waits in the kernel's queue, and there is no room. Is there now? */
-static bool make_room(struct listener *l)
+static bool make_place(struct listener *l)
 {
 	uint64_t patience = (uint64_t)l->request_timeout_ms / PATIENCE;
 	struct cep *c = one_too_many(l);
@@ -171,7 +171,7 @@ static void ready(struct engine_io *io, uint32_t events)
 	(void)events;
 	/* Room is made for one, who is there for certain; then epoll has to say that more are. */
 	if (l->half_open >= l->max_half_open) {
-		if (make_room(l))
+		if (make_place(l))
 			take_one(l);
 		return;
 	}

@@ -91,7 +91,7 @@ static void rekey(struct mem_table *t, struct mem *m, uint8_t key)
 		m->stag = 1;
 }
 
-static int take(struct mem_table *t, enum mem_kind kind, struct rnic_pd *pd, struct mem **out)
+static int take_entry(struct mem_table *t, enum mem_kind kind, struct rnic_pd *pd, struct mem **out)
 {
 	int index = slot_alloc(&t->slots);
 	struct mem *m;
@@ -124,7 +124,7 @@ int mem_register(struct mem_table *t, struct rnic_pd *pd, const struct mem_attr 
 	int rc;
 
 	pthread_mutex_lock(&t->change);
-	rc = take(t, MEM_REGION, pd, &m);
+	rc = take_entry(t, MEM_REGION, pd, &m);
 	if (rc == 0) {
 		become(m, attr);
 		*out = m;
@@ -138,7 +138,7 @@ int mem_window(struct mem_table *t, struct rnic_pd *pd, struct mem **out)
 	int rc;
 
 	pthread_mutex_lock(&t->change);
-	rc = take(t, MEM_WINDOW, pd, out);
+	rc = take_entry(t, MEM_WINDOW, pd, out);
 	pthread_mutex_unlock(&t->change);
 	return rc;
 }

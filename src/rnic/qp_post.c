@@ -21,7 +21,7 @@ const struct op_rule qp_op_rules[QP_NOPS] = {
 	[FLUE_WR_BIND] = { 0, 0, 0, FLUE_WC_BIND_MW },
 };
 
-static int check_send(const struct qp *q, const struct flue_send_wr *wr, uint32_t *total)
+static int check_request(const struct qp *q, const struct flue_send_wr *wr, uint32_t *total)
 {
 	const struct op_rule *r = &qp_op_rules[wr->op < QP_NOPS ? wr->op : 0];
 
@@ -56,7 +56,7 @@ static int enqueue(struct qp *q, const struct flue_send_wr *wr)
 {
 	uint32_t total = 0;
 	struct wqe *w;
-	int rc = check_send(q, wr, &total);
+	int rc = check_request(q, wr, &total);
 
 	if (rc)
 		return rc;
