@@ -118,7 +118,7 @@ static void give(const struct letter *letter, pid_t pid, const int *fds, size_t 
 }
 
 /* One letter of somebody who is the same user. False: it is not here yet. */
-static bool read_letter(int s, pid_t pid)
+static bool open_letter(int s, pid_t pid)
 {
 	char control[CMSG_SPACE(2 * LETTER_FDS * sizeof(int))];
 	struct letter letter = { 0 };
@@ -182,7 +182,7 @@ void mailbox_empty(void)
 	if (fd < 0 || !robust_take(&opening))
 		return;
 	for (int i = 0; i < LETTERS_AWAITED && awaited[i].fd;) {
-		if (read_letter(awaited[i].fd - 1, awaited[i].pid))
+		if (open_letter(awaited[i].fd - 1, awaited[i].pid))
 			drop_awaited(i);
 		else
 			i++;
@@ -191,7 +191,7 @@ void mailbox_empty(void)
 		s = own_new(sys_accept(fd, SOCK_CLOEXEC | SOCK_NONBLOCK));
 		if (s < 0)
 			break;
-		if (!same_user(s, &pid) || read_letter(s, pid))
+		if (!same_user(s, &pid) || open_letter(s, pid))
 			own_close(s);
 		else if ((s = own_move(s)) >= 0)
 			await_letter(s, pid);
