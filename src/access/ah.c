@@ -32,7 +32,7 @@ static const struct flue_ah_ops ah_ops = {
 	.destroy = ah_destroy,
 };
 
-static int check(const struct acc_adapter *a, const struct flue_ah_attr *attr)
+static int check_ah(const struct acc_adapter *a, const struct flue_ah_attr *attr)
 {
 	int rc = acc_check_address(attr->remote, attr->remote_len);
 
@@ -68,7 +68,7 @@ struct flue_ah *acc_ah_create(struct flue_pd *pd, const struct flue_ah_attr *fro
 		rc = acc_attr_copy(&attr, sizeof(attr), from,
 				   ACC_ATTR_SIZE(struct flue_ah_attr, sl));
 	if (!rc)
-		rc = check(a, &attr);
+		rc = check_ah(a, &attr);
 	if (rc)
 		return acc_null(rc);
 	ah = calloc(1, sizeof(*ah));

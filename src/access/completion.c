@@ -79,7 +79,7 @@ static struct acc_cpu *choose(struct acc_adapter *a)
 	return best;
 }
 
-static struct acc_cpu *find(struct acc_adapter *a, int number)
+static struct acc_cpu *find_cpu(struct acc_adapter *a, int number)
 {
 	for (uint32_t i = 0; i < a->pub.n_cpus; i++)
 		if (a->cpus[i].cpu == number)
@@ -92,7 +92,7 @@ int acc_completion_bind(struct acc_adapter *a, int cpu_plus_1, struct acc_cpu **
 	struct acc_cpu *cpu;
 
 	pthread_mutex_lock(&a->lock);
-	cpu = cpu_plus_1 ? find(a, cpu_plus_1 - 1) : choose(a);
+	cpu = cpu_plus_1 ? find_cpu(a, cpu_plus_1 - 1) : choose(a);
 	if (cpu)
 		cpu->cqs++;
 	pthread_mutex_unlock(&a->lock);

@@ -136,7 +136,7 @@ static bool step_locked(struct acc_qp *qp, const struct flue_event *ev,
 }
 
 /* The socket of a control client hears it last: the program's own function may have destroyed it.
- * Others who do wait for us, see acc_socket_release(). `turn`: as it was when the event was decided; a
+ * Others who do wait for us, see sock_unreserve(). `turn`: as it was when the event was decided; a
  * socket that came later is told nothing of what was before it. */
 static void let_hear(struct acc_qp *qp, const struct flue_event *ev, uint32_t turn)
 {
@@ -186,24 +186,22 @@ static void log_news(const struct acc_qp *qp, const struct flue_event *ev, uint3
 void acc_conn_event(void *qp_owner, const struct flue_event *ev, const struct prov_conn_info *conn)
 {
 	struct acc_qp *qp = qp_owner;
-	/* The provider's is the next connection's as soon as somebody knows of this one. */
-	const struct flue_event news = *ev;
 	uint32_t turn, before, after;
 	bool tell;
 
 	pthread_mutex_lock(&qp->lock);
 	turn = qp->hear_turn;
 	before = qp->phase;
-	tell = step_locked(qp, &news, conn);
+	tell = step_locked(qp, ev, conn);
 	after = qp->phase;
 	if (tell && !qp->source.fn)
-		acc_event_raise(&qp->source, &news);
+		acc_event_raise(&qp->source, ev);
 	pthread_mutex_unlock(&qp->lock);
-	log_news(qp, &news, before, after);
+	log_news(qp, ev, before, after);
 	if (tell && qp->source.fn)
-		acc_event_raise(&qp->source, &news);
+		acc_event_raise(&qp->source, ev);
 	if (tell)
-		let_hear(qp, &news, turn);
+		let_hear(qp, ev, turn);
 }
 
 /* ---- set-up ---- */

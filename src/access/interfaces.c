@@ -169,7 +169,7 @@ static int grow(struct acc_watch *w, size_t need)
 	return 0;
 }
 
-static int receive(struct acc_watch *w)
+static int receive_all(struct acc_watch *w)
 {
 	ssize_t n = receive_some(w);
 
@@ -264,7 +264,7 @@ static int step(struct acc_watch *w, uint32_t *notice, const struct flue_interfa
 		if (rc)
 			return rc;
 	}
-	return w->at < w->len ? read_message(w) : receive(w);
+	return w->at < w->len ? read_message(w) : receive_all(w);
 }
 
 /* ---- the thread ---- */

@@ -58,7 +58,7 @@ int if_adapters_init(struct if_adapters *l, const struct flue_open_attr *from)
 }
 
 /* Lock held. */
-static struct if_adapter *find(struct if_adapters *l, uint32_t index)
+static struct if_adapter *find_adapter(struct if_adapters *l, uint32_t index)
 {
 	struct if_adapter *e;
 
@@ -96,7 +96,7 @@ void if_adapters_attend(struct if_adapters *l, uint32_t notice, struct flue_inte
 	if (!l->wanted)
 		return;
 	pthread_mutex_lock(&l->lock);
-	e = find(l, iface->index);
+	e = find_adapter(l, iface->index);
 	if (!e && iface->up && iface->running)
 		iface->adapter_error = -bring_up(l, iface->index, &e);
 	if (e) {

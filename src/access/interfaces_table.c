@@ -61,7 +61,7 @@ void if_table_fini(struct if_table *t)
 		drop(t, e);
 }
 
-static struct if_entry *find(struct if_table *t, uint32_t index)
+static struct if_entry *find_entry(struct if_table *t, uint32_t index)
 {
 	struct if_entry *e;
 
@@ -73,7 +73,7 @@ static struct if_entry *find(struct if_table *t, uint32_t index)
 
 static struct if_entry *find_or_add(struct if_table *t, uint32_t index)
 {
-	struct if_entry *e = find(t, index);
+	struct if_entry *e = find_entry(t, index);
 
 	if (e)
 		return e;
@@ -132,7 +132,7 @@ static void take_away_all(struct if_table *t, struct if_entry *e)
 static int find_place(struct if_table *t, const struct if_record *r, struct if_entry **entry,
 		      struct if_address **address)
 {
-	struct if_entry *e = t->dumping ? find_or_add(t, r->index) : find(t, r->index);
+	struct if_entry *e = t->dumping ? find_or_add(t, r->index) : find_entry(t, r->index);
 	struct if_address *a;
 
 	if (!e)
@@ -192,7 +192,8 @@ static void link_gone(struct if_table *t, struct if_entry *e)
 static int apply_link(struct if_table *t, const struct if_record *r, bool live)
 {
 	bool gone = r->kind == IF_LINK_GONE;
-	struct if_entry *e = gone && !t->dumping ? find(t, r->index) : find_or_add(t, r->index);
+	struct if_entry *e = gone && !t->dumping ? find_entry(t, r->index)
+						 : find_or_add(t, r->index);
 
 	if (!e)
 		return gone && !t->dumping ? 0 : -ENOMEM;

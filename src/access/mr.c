@@ -56,7 +56,7 @@ static int check_access(const struct acc_adapter *a, uint32_t access)
 	return 0;
 }
 
-static int check(const struct acc_adapter *a, const struct prov_mr_attr *attr)
+static int check_mr(const struct acc_adapter *a, const struct prov_mr_attr *attr)
 {
 	if (!attr->length || attr->length > a->caps.max_mr_length)
 		return -EINVAL;
@@ -132,7 +132,7 @@ static int compose(const struct flue_mr *mr, uint32_t what, const struct flue_mr
 			return -EXDEV;
 		to->pd = to_pd(pd)->prov;
 	}
-	return check(adapter_of(mr->pd), to);
+	return check_mr(adapter_of(mr->pd), to);
 }
 
 static bool mr_modify(struct flue_mr *pub, uint32_t what, const struct flue_mr_attr *from,
@@ -205,7 +205,7 @@ struct flue_mr *acc_mr_register(struct flue_pd *pd, const struct flue_mr_attr *f
 	attr.access = copy.access;
 	attr.revoked = copy.revoked;
 	attr.start = start_of(copy.addr, copy.access, copy.iova);
-	rc = check(a, &attr);
+	rc = check_mr(a, &attr);
 	if (rc)
 		return acc_null(rc);
 	mr = calloc(1, sizeof(*mr));

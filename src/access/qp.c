@@ -107,7 +107,7 @@ static int check_kind(const struct flue_caps *caps, const struct flue_qp_attr *a
 	return need & ~caps->features ? -EOPNOTSUPP : 0;
 }
 
-static int check(const struct flue_pd *pd, const struct flue_qp_attr *attr)
+static int check_qp(const struct flue_pd *pd, const struct flue_qp_attr *attr)
 {
 	const struct flue_caps *caps = pd->adapter->caps;
 
@@ -170,7 +170,7 @@ struct flue_qp *acc_qp_create(struct flue_pd *pd, const struct flue_qp_attr *fro
 		rc = acc_attr_copy(&copy, sizeof(copy), from,
 				   ACC_ATTR_SIZE(struct flue_qp_attr, type));
 	if (!rc)
-		rc = check(pd, &copy);
+		rc = check_qp(pd, &copy);
 	if (rc)
 		return acc_null(rc);
 	qp = new_qp(pd, &copy);

@@ -28,7 +28,7 @@ enum {
 _Static_assert((int)NROWS == (int)FLUE_QP_NSTATES, "list every state");
 /* A row that is too long does not compile; one that is too short ends in MISSING. */
 
-static int check(const struct acc_adapter *a, const struct flue_qp_values *v, uint32_t mask)
+static int check_values(const struct acc_adapter *a, const struct flue_qp_values *v, uint32_t mask)
 {
 	if (!mask || mask & (~ALL_VALUES | ONLY_TOLD))
 		return -EINVAL;
@@ -84,7 +84,7 @@ bool acc_qp_modify(struct flue_qp *pub, const struct flue_qp_values *from, uint3
 		rc = acc_attr_copy(&v, sizeof(v), from,
 				   ACC_ATTR_SIZE(struct flue_qp_values, max_inline));
 	if (!rc)
-		rc = check(qp->source.adapter, &v, mask);
+		rc = check_values(qp->source.adapter, &v, mask);
 	if (rc)
 		return acc_ok(rc);
 	if (mask & FLUE_QPV_STATE)

@@ -344,7 +344,7 @@ static bool sock_destroy(struct flue_socket *pub)
 		s->doomed = true;
 		while (s->delivering)
 			pthread_cond_wait(&s->changed, &s->lock);
-		/* Now, for acc_socket_release() frees requests that wait as events. */
+		/* Now, for sock_unreserve() frees requests that wait as events. */
 		sock_events_fini(s);
 		pthread_mutex_unlock(&s->lock);
 	} else {
@@ -356,7 +356,7 @@ static bool sock_destroy(struct flue_socket *pub)
 		fd_close_socket(pub->fd, s->which);
 	else if (s->owns_fd)
 		end_stream(s);
-	acc_socket_release(s);
+	sock_unreserve(s);
 	sock_stags_fini(s);
 	sock_drop_pd(s);
 	free(s->sw.octets);

@@ -17,7 +17,7 @@ struct member {
 	struct prov_adoption *place;
 };
 
-static void finish(struct member *m)
+static void end_hand_over(struct member *m)
 {
 	pthread_mutex_lock(&m->s->lock);
 	sock_handed_over(m->s, m->rc);
@@ -29,7 +29,7 @@ static void one_by_one(struct member *m, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		m[i].rc = acc_conn_adopt(m[i].qp, &m[i].s->sw.stream, &m[i].s->sw.attr);
-		finish(&m[i]);
+		end_hand_over(&m[i]);
 	}
 }
 
@@ -61,7 +61,7 @@ static bool in_one_call(struct acc_adapter *a, struct member *m, size_t n)
 			m[i].rc = acc_conn_finish(m[i].qp, &m[i].s->sw.attr,
 						  taken ? m[i].place->result : -EAGAIN);
 		if (taken)
-			finish(&m[i]);
+			end_hand_over(&m[i]);
 	}
 	free(gang);
 	return taken;
@@ -96,7 +96,7 @@ static void hand_over(struct member *m, size_t n)
 }
 
 /* The first receive. Without memory for the gang the transfer begins at once. */
-static void receive(struct flue_gang *g, struct member *members, size_t *n)
+static void post_first(struct flue_gang *g, struct member *members, size_t *n)
 {
 	struct acc_socket *s = to_socket(g->socket);
 	struct flue_piece one = { g->data, g->length, NULL };
@@ -122,7 +122,7 @@ size_t flue_socket_switch_gang(struct flue_gang *gang, size_t n)
 	}
 	for (size_t i = 0; i < n; i++) {
 		if (!gang[i].error)
-			receive(&gang[i], members, &ready);
+			post_first(&gang[i], members, &ready);
 		begun += !gang[i].error;
 	}
 	hand_over(members, ready);

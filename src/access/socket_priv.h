@@ -238,7 +238,7 @@ bool sock_end_offload(struct flue_socket *pub, bool early);
 
 bool sock_reserve(struct flue_socket *pub, struct flue_reserve_attr *attr);
 /* Gives back queue pair, keys, completion queue; no lock held. */
-void acc_socket_release(struct acc_socket *s);
+void sock_unreserve(struct acc_socket *s);
 /* No lock held: the control client's queue pair is the program's alone again. */
 void sock_leave_qp(struct acc_socket *s, struct flue_qp *pub);
 /* No lock held: the socket's protection domain, made on first need. -ENOMEM, -EINVAL. */

@@ -104,7 +104,7 @@ void sock_drop_pd(struct acc_socket *s)
 
 /* ---- shared completion queues ---- */
 
-static struct sock_cq *new_cq(struct acc_adapter *a, uint32_t depth)
+static struct sock_cq *new_shared_cq(struct acc_adapter *a, uint32_t depth)
 {
 	struct flue_cq_attr attr = FLUE_ATTR(struct flue_cq_attr);
 	struct sock_cq *q = calloc(1, sizeof(*q));
@@ -142,7 +142,7 @@ static struct sock_cq *find_cq(struct acc_adapter *a)
 	return NULL;
 }
 
-static bool grow(struct acc_adapter *a, struct sock_cq *q, uint32_t need)
+static bool grow_cq(struct acc_adapter *a, struct sock_cq *q, uint32_t need)
 {
 	uint32_t depth = q->cq->depth;
 
@@ -184,13 +184,13 @@ static uint32_t join_cq(struct acc_socket *s, const struct flue_reserve_attr *r,
 		qp = make_qp(s, q->cq, r);
 		if (!qp)
 			return FLUE_RESERVE_NO_QP;
-		if (!grow(a, q, need)) {
+		if (!grow_cq(a, q, need)) {
 			*unfit = qp;
 			q = NULL;
 		}
 	}
 	if (!q) {
-		q = new_cq(a, need);
+		q = new_shared_cq(a, need);
 		if (!q)
 			return FLUE_RESERVE_CQ_FULL;
 		qp = make_qp(s, q->cq, r);
@@ -295,7 +295,7 @@ void sock_leave_qp(struct acc_socket *s, struct flue_qp *pub)
 		pub->ops->abort(pub);
 }
 
-void acc_socket_release(struct acc_socket *s)
+void sock_unreserve(struct acc_socket *s)
 {
 	struct flue_qp *qp = s->pub.qp;
 
@@ -417,7 +417,7 @@ static uint32_t judge_failure(struct acc_socket *s, const struct flue_reserve_at
 	if (r->qp || (r->sq_depth == 1 && r->rq_depth == 1 && r->pieces == 1))
 		return FLUE_RESERVE_NO_QP;
 	works = build(s, &least) == FLUE_RESERVE_OK;
-	acc_socket_release(s);
+	sock_unreserve(s);
 	return works ? FLUE_RESERVE_QUEUE_TOO_LONG : FLUE_RESERVE_NO_QP;
 }
 
@@ -432,10 +432,10 @@ static uint32_t reserve(struct acc_socket *s, struct flue_reserve_attr *r)
 		return reason;
 	if (acc_stream_check(s->pub.fd))
 		return FLUE_RESERVE_LOST;
-	acc_socket_release(s);
+	sock_unreserve(s);
 	reason = build(s, r);
 	if (reason) {
-		acc_socket_release(s);
+		sock_unreserve(s);
 		return reason == FLUE_RESERVE_NO_QP ? judge_failure(s, r) : reason;
 	}
 	if (s->own_qp) {
