@@ -400,7 +400,7 @@ void young_grow(struct rec *r, int fd, size_t size)
 }
 
 /* The last look at the table, once it is known with which number we go to the kernel. */
-static enum young_kind go_plainly(struct raw_call *c, struct rec *r, int fd)
+static enum young_kind look_last(struct raw_call *c, struct rec *r, int fd)
 {
 	struct rec *now;
 
@@ -418,7 +418,7 @@ enum young_kind young_before_send(struct raw_call *c, struct rec *r, int fd, siz
 {
 	if (r)
 		young_grow(r, fd, size);
-	return go_plainly(c, r, fd);
+	return look_last(c, r, fd);
 }
 
 enum young_kind young_before_receive(struct raw_call *c, struct rec *r, int fd)
@@ -429,7 +429,7 @@ enum young_kind young_before_receive(struct raw_call *c, struct rec *r, int fd)
 		sock_look_connected(r, fd);
 	else if (state == REC_AGREED)
 		grow_up(r, fd, false);
-	return go_plainly(c, r, fd);
+	return look_last(c, r, fd);
 }
 
 void young_after_send(struct raw_call *c, int fd, ssize_t n, int flags)

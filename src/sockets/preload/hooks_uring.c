@@ -249,7 +249,7 @@ static void look_at(struct io_uring_sqe *e)
 		hook_step_aside(e->fd, WHY_URING);
 }
 
-static void look_through(struct ring *g, uint32_t n)
+static void look_through_ring(struct ring *g, uint32_t n)
 {
 	uint32_t head = atomic_load_explicit(g->head, memory_order_relaxed);
 	uint32_t there = atomic_load_explicit(g->tail, memory_order_acquire) - head;
@@ -286,7 +286,7 @@ void uring_submits(int fd, uint32_t n, uint32_t flags)
 		return;
 	g = flags & IORING_ENTER_REGISTERED_RING ? NULL : take(fd);
 	if (g) {
-		look_through(g, n);
+		look_through_ring(g, n);
 		release(g);
 	} else {
 		be_blind();

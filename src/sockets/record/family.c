@@ -200,7 +200,7 @@ void family_forget_calls(void)
 	}
 }
 
-static void add(struct rec *r, int seat, int change)
+static void add_numbers(struct rec *r, int seat, int change)
 {
 	uint8_t old = atomic_load_explicit(&r->numbers[seat], memory_order_relaxed);
 
@@ -217,7 +217,7 @@ void family_hold(struct rec *r, int change)
 	int i = index_of(r->home);
 
 	if (i >= 0 && known[i].seat >= 0)
-		add(r, known[i].seat, change);
+		add_numbers(r, known[i].seat, change);
 }
 
 /* --- the dead */

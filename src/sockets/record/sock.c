@@ -232,7 +232,7 @@ static struct rec *find_twin(int fd)
 static void enter_copy(struct rec *r, int to);
 
 /* 0: it is a TCP socket; or errno. */
-static int ask_kernel(int fd, int *domain, bool *listens)
+static int ask_kind(int fd, int *domain, bool *listens)
 {
 	int type = 0, protocol = 0, accepts = 0;
 	socklen_t size = sizeof(int);
@@ -283,7 +283,7 @@ struct rec *sock_probe(int fd)
 	process_init();
 	if (settings.off || !process_is_self())
 		return NULL;
-	error = ask_kernel(fd, &domain, &listens);
+	error = ask_kind(fd, &domain, &listens);
 	r = NULL;
 	if (error == 0)
 		r = add_unseen(fd, domain, listens);

@@ -47,7 +47,7 @@ void sdp_rx_discard(struct sdp_conn *c)
 /* ---- from the transport ---- */
 
 /* Whether the octets can be put behind the last ones, in their buffer. */
-static bool is_movable(const struct sdp_conn *c, const struct oti_rx *rx)
+static bool can_be_joined(const struct sdp_conn *c, const struct oti_rx *rx)
 {
 	const struct oti_rx *last = c->last;
 	uint32_t n = rx->to - rx->from;
@@ -62,7 +62,7 @@ static void keep(struct sdp_conn *c, struct oti_rx *rx)
 	uint32_t n = rx->to - rx->from;
 
 	c->unread += n;
-	if (is_movable(c, rx)) {
+	if (can_be_joined(c, rx)) {
 		memcpy(c->last->data + c->last->to, rx->data + rx->from, n);
 		c->last->to += n;
 		c->last->mark = rx->mark;

@@ -201,7 +201,7 @@ static enum end at_end(struct rec *r)
 }
 
 /* The ring is empty; only the kernel knows whether more can come. Never sleeps. */
-static enum end ask_carrier(struct rec *r, int fd)
+static enum end look_at_carrier(struct rec *r, int fd)
 {
 	char octet;
 	ssize_t n = sys_recv(fd, &octet, 1, MSG_PEEK);
@@ -280,7 +280,7 @@ static enum end try_round(struct rec *r, int fd, struct lane_iov *to, size_t wan
 	if (end == END_EOF)
 		end = at_end(r);
 	if (end == END_EMPTY && ask && !is_quiet(r)) {
-		end = ask_carrier(r, fd);
+		end = look_at_carrier(r, fd);
 		if (end == END_CARRIER)
 			end = foreign(r, fd, to, want - *got, flags, got);
 		if (*got > before)
