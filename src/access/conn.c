@@ -186,22 +186,24 @@ static void log_news(const struct acc_qp *qp, const struct flue_event *ev, uint3
 void acc_conn_event(void *qp_owner, const struct flue_event *ev, const struct prov_conn_info *conn)
 {
 	struct acc_qp *qp = qp_owner;
+	/* The provider's is the next connection's as soon as somebody knows of this one. */
+	const struct flue_event news = *ev;
 	uint32_t turn, before, after;
 	bool tell;
 
 	pthread_mutex_lock(&qp->lock);
 	turn = qp->hear_turn;
 	before = qp->phase;
-	tell = step_locked(qp, ev, conn);
+	tell = step_locked(qp, &news, conn);
 	after = qp->phase;
 	if (tell && !qp->source.fn)
-		acc_event_raise(&qp->source, ev);
+		acc_event_raise(&qp->source, &news);
 	pthread_mutex_unlock(&qp->lock);
-	log_news(qp, ev, before, after);
+	log_news(qp, &news, before, after);
 	if (tell && qp->source.fn)
-		acc_event_raise(&qp->source, ev);
+		acc_event_raise(&qp->source, &news);
 	if (tell)
-		let_hear(qp, ev, turn);
+		let_hear(qp, &news, turn);
 }
 
 /* ---- set-up ---- */
