@@ -7,6 +7,8 @@
 
 #define MASK (LANE_RING - 1)
 
+/* Acquire: with the release of lane_tx_publish() and lane_tx_leave(), so that octets, turns and `base` before it are seen; and
+ * of the receiver's flags, lane_rx_*(). */
 static uint64_t load_word(const struct lane_dir *dir)
 {
 	return atomic_load_explicit(&dir->word, memory_order_acquire);
@@ -52,6 +54,7 @@ static uint32_t tx_room(const struct lane_tx *tx)
 
 void lane_rx_attach(struct lane_rx *rx)
 {
+	/* Release: who sees it, load_word() of the sender, sees private_data of this end as well. */
 	atomic_fetch_or_explicit(&rx->dir->word, LANE_ATTACHED, memory_order_acq_rel);
 }
 
@@ -59,6 +62,7 @@ void lane_rx_attach(struct lane_rx *rx)
 
 static bool tx_refresh(struct lane_tx *tx)
 {
+	/* Acquire: with lane_rx_taken(); what is written over was read. */
 	uint32_t head = atomic_load_explicit(&tx->dir->head, memory_order_acquire);
 
 	if (tx->tail - head > LANE_RING || (int32_t)(head - tx->head) < 0)
@@ -79,6 +83,7 @@ static void tx_rewind(struct lane_tx *tx)
 /* Are there entries left for `n` more turns? One is kept for leaving. */
 static bool tx_may_turn(const struct lane_tx *tx, uint16_t n)
 {
+	/* Acquire: with rx_turn(); an entry that is used again was read. */
 	uint32_t seen = atomic_load_explicit(&tx->dir->seen, memory_order_acquire);
 
 	return (uint16_t)(tx->turns - (uint16_t)seen) + n + 1u <= LANE_TURNS;
@@ -199,6 +204,8 @@ bool lane_tx_publish(struct lane_tx *tx, uint64_t word, size_t n, bool octet)
 				      memory_order_relaxed);
 	new = (word & ~(LANE_PLACE | LANE_NAPPING | (octet ? LANE_WAITING | LANE_BELLED : 0))) |
 	      (uint64_t)turns << LANE_TURN_SHIFT | tail;
+	/* Publishes octets, turns and base: load_word() of the receiver. Before what the caller looks at next, `rung` and the
+	 * like: epoll_answer()'s fence. */
 	if (!atomic_compare_exchange_strong_explicit(&tx->dir->word, &word, new,
 						     memory_order_seq_cst, memory_order_relaxed))
 		return false;
@@ -309,6 +316,7 @@ int lane_tx_recall(struct lane_tx *tx, struct iovec out[2])
 static void rx_turn(struct lane_rx *rx)
 {
 	LANE_STORE(rx->turns, (uint16_t)(rx->turns + 1));
+	/* Release: the entry was read; tx_may_turn(). */
 	atomic_store_explicit(&rx->dir->seen, rx->turns, memory_order_release);
 }
 
@@ -388,6 +396,7 @@ void lane_rx_taken(struct lane_rx *rx, size_t n, bool ring)
 	if (!ring)
 		return;
 	LANE_STORE(rx->head, rx->head + (uint32_t)n);
+	/* Release: the octets were read; tx_refresh() and stream_has_room(). */
 	atomic_store_explicit(&rx->dir->head, rx->head, memory_order_release);
 }
 
@@ -400,8 +409,7 @@ uint32_t lane_rx_limit(const struct lane_rx *rx)
 
 uint32_t lane_rx_must_wake(struct lane_rx *rx)
 {
-	/* Its store of tx_sleeps and its look at head, our store of head and this look: one sees the
-	 * other's. */
+	/* `head` stored, then `tx_sleeps` read; waiter_room() and stream_ask_room() store `tx_sleeps` and then read `head`. */
 	atomic_thread_fence(memory_order_seq_cst);
 	if (!atomic_load_explicit(&rx->dir->tx_sleeps, memory_order_relaxed) ||
 	    (uint32_t)load_word(rx->dir) - rx->head > lane_rx_limit(rx) / 2)
