@@ -327,6 +327,16 @@ static void leave(struct epoll_call *w)
 	errno = saved;
 }
 
+/* The first call of a set. */
+static void begin_waiting(struct epoll_set *s)
+{
+	s->waiter = (struct waiter) { .ready = any_ready,
+				      .arg = s,
+				      .spin = &s->spin,
+				      .lock = &s->lock,
+				      .sleepers = &s->sleepers };
+}
+
 bool epoll_wait_for(int ep, struct epoll_event *events, int max, int64_t timeout,
 		    const sigset_t *mask, int *result)
 {
@@ -341,11 +351,8 @@ bool epoll_wait_for(int ep, struct epoll_event *events, int max, int64_t timeout
 	if (!w.s)
 		return false;
 	w.s->users++;
-	w.s->waiter = (struct waiter) { .ready = any_ready,
-					.arg = w.s,
-					.spin = &w.s->spin,
-					.lock = &w.s->lock,
-					.sleepers = &w.s->sleepers };
+	if (!w.s->waiter.ready)
+		begin_waiting(w.s);
 	w.call = ++w.s->calls;
 	w.s->no_room = false;
 	do {
