@@ -35,8 +35,8 @@ struct link_ops {
 	 * There may be something to send, or our direction may have to end. Sends until the
 	 * scheduler has nothing or the link is full; in the latter case goes on by itself. When
 	 * qp_sched_wants_fin() says so, ends our direction behind what was sent. Most calls find
-	 * nothing to do. A call from inside start(), kick() or a delivery does nothing: the call
-	 * that runs looks again.
+	 * nothing to do. A call from inside kick() itself, which what it calls up may make, does
+	 * nothing: the call that runs looks again.
 	 */
 	void (*kick)(struct link *l);
 
