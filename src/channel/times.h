@@ -39,6 +39,11 @@
 /* Signal handlers of the program are looked at again after this. */
 #define NAP_HANDLERS (10 * NSEC_PER_MSEC)
 
+/* --- trunks: a thread sleeps NAP_NS on the memory's word, then on the trunk's socket */
+/* So often the kernel is asked whether the other process is still there, while nothing comes: a child of its may have
+ * inherited the socket, whose end then tells nothing. */
+#define TRUNK_LOOK (20 * NSEC_PER_MSEC)
+
 /* --- sleeps in the kernel */
 /* With octets of ours unread, no longer: the peer may ask for them again, and only we can send them. */
 #define SLEEP_UNREAD (20 * (int64_t)NSEC_PER_MSEC)

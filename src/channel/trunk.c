@@ -18,10 +18,8 @@
 #include "base/own.h"
 #include "base/sys.h"
 #include "base/util.h"
+#include "channel/times.h"
 #include "channel/trunk_priv.h"
-
-/* So often the kernel is asked whether the peer is still there, while nothing comes. */
-#define LOOK_NS (20 * NSEC_PER_MSEC)
 
 /* --- around every call */
 
@@ -119,7 +117,7 @@ void trunk_look_after_peer(struct trunk *t, bool now)
 		return;
 	if (!gone) {
 		time = clock_coarse();
-		if (!now && time - t->looked < LOOK_NS)
+		if (!now && time - t->looked < TRUNK_LOOK)
 			return;
 		t->looked = time;
 		gone = trunk_peer_is_dead(t);

@@ -18,10 +18,8 @@
 #include "base/own.h"
 #include "base/sys.h"
 #include "base/util.h"
+#include "channel/times.h"
 #include "channel/trunk_priv.h"
-
-/* The longest sleep on the word: nothing but a ring ends it. */
-#define NAP_NS (20 * NSEC_PER_MSEC)
 
 static void futex_wake(_Atomic uint32_t *word)
 {
