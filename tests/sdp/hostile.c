@@ -380,6 +380,26 @@ static void clever_lies_end_the_connection(void **state)
 	}
 }
 
+/* The peer looks at nothing: as many messages go to it as it has buffers, though the trunk has more blocks. */
+static void no_more_is_sent_than_the_peer_has_buffers_for(void **state)
+{
+	struct oti_conn *llp;
+	struct oti_buf *buf;
+	char octet = 0;
+	struct iovec iov = { .iov_base = &octet, .iov_len = 1 };
+	int n = 0;
+
+	open_scene();
+	turn();
+	llp = victim.c[0]->llp;
+	while (n < 32 && (buf = llp->ops->buf_get(llp))) {
+		assert_int_equal(llp->ops->send(llp, buf, &iov, 1, 0), 0);
+		n++;
+	}
+	assert_int_equal(n, 8);
+	close_scene();
+}
+
 /* More messages than buffers were posted, though the trunk has blocks for them. */
 static void message_without_a_buffer_ends_the_connection(void **state)
 {
@@ -769,6 +789,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(every_word_of_the_peer_may_lie),
 		cmocka_unit_test(every_entry_may_come_at_any_time),
 		cmocka_unit_test(clever_lies_end_the_connection),
+		cmocka_unit_test(no_more_is_sent_than_the_peer_has_buffers_for),
 		cmocka_unit_test(message_without_a_buffer_ends_the_connection),
 		cmocka_unit_test(lies_about_terms_are_refused),
 		cmocka_unit_test(scribbles_harm_no_other_peer),

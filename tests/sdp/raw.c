@@ -103,7 +103,11 @@ static void on_received(struct oti_conn *conn, struct oti_rx *rx)
 
 static void on_room(struct oti_conn *conn)
 {
-	(void)conn;
+	struct raw *r = conn->user;
+
+	pthread_mutex_lock(&r->lock);
+	r->rooms++;
+	pthread_mutex_unlock(&r->lock);
 }
 
 static void on_rdma_done(struct oti_conn *conn, uint64_t id, int status)

@@ -28,6 +28,7 @@ struct raw {
 	struct raw_message queue[RAW_QUEUE];
 	unsigned head, count;
 	bool up, down, accepted, failed;
+	unsigned rooms; /* how often room was told */
 	enum oti_down how;
 	int error;
 	uint32_t code;

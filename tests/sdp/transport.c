@@ -401,7 +401,8 @@ static void pool_gives_room_again(void **state)
 		assert_int_equal(x.conn->ops->send(x.conn, bufs[i], &iov, 1, 0), 0);
 	}
 	bed_until(raw_waiting(&y) == n);
-	/* They all come back. */
+	/* There was none at first: it is told that there are some. They all come back. */
+	bed_until(LOCKED(&x, x.rooms) > 0);
 	for (unsigned i = 0; i < n; i++)
 		bed_until((bufs[i] = x.conn->ops->buf_get(x.conn)) != NULL);
 	for (unsigned i = 0; i < n; i++)
