@@ -38,6 +38,7 @@
  * interrupts leave behind, while a pipe needs no such thread.
  */
 #define FEW    5 /* in a thousand rounds */
+#define TRIES  3 /* and so often: what we do wrong goes wrong each time */
 #define GAP_US 8 /* between two messages of the busy connection */
 
 enum kind { LANE, TCP, PIPE, UNIX, CONNECT, EVENT, KINDS };
@@ -50,6 +51,7 @@ struct shared {
 	atomic_int round; /* the receiver is ready for this one */
 	atomic_int sent;  /* so many have been sent */
 	atomic_bool finish;
+	atomic_bool again; /* too many, but the kernel may have been late */
 };
 
 static struct shared *shared;
@@ -57,6 +59,7 @@ static enum kind kind;
 static enum wait wait_by;
 static bool lane_first, noisy;
 static int rounds = 1000;
+static int tries; /* left */
 
 /* Both processes have all of these, and use their own side. */
 static int lane[2], other[2], noise[2], listener, dialled = -1;
@@ -320,7 +323,11 @@ static void receive_rounds(void)
 	}
 	close(set);
 	atomic_store(&shared->finish, true);
-	if (without * 1000 > FEW * rounds)
+	if (without * 1000 <= FEW * rounds)
+		return;
+	if (tries > 0)
+		atomic_store(&shared->again, true);
+	else
 		watch_bad("%s %s the lane, %s%s: in %d of %d rounds the later was reported "
 			  "without the earlier",
 			  kind_names[kind], lane_first ? "after" : "before", wait_names[wait_by],
@@ -408,6 +415,15 @@ static void play(int (*const mains[2])(void))
 		close(other[1]);
 	}
 	watch_over(pid, "RS", 2);
+}
+
+static void play_again(int (*const mains[2])(void))
+{
+	for (tries = TRIES - 1; tries >= 0; tries--) {
+		play(mains);
+		if (!atomic_load(&shared->again))
+			return;
+	}
 }
 
 /* ---- turns ---- */
@@ -546,7 +562,7 @@ int main(int argc, char **argv)
 				noisy = i / 2 && kind != EVENT;
 				if (wanted(kind_names[k], only[0]) &&
 				    wanted(wait_names[w], only[1]) && (i < 2 || noisy))
-					play(order);
+					play_again(order);
 			}
 	kind = LANE;
 	wait_by = LEVEL;
