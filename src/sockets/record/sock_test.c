@@ -14,9 +14,11 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "base/own.h"
 #include "sockets/record/process.h"
 #include "sockets/record/sock.h"
+#include "sockets/record/sock_priv.h"
 
 static int make(void)
 {
@@ -86,11 +88,14 @@ static void use_of_the_number_waits(void **state)
 {
 	int fd = own_new(make());
 	pthread_t owner;
+	uint64_t before;
 
 	(void)state;
 	assert_int_equal(pthread_create(&owner, NULL, close_it_later, (void *)(intptr_t)fd), 0);
+	before = clock_now();
 	assert_null(sock_of(fd));
-	assert_false(is_open(fd));
+	/* Not for ever: on a busy machine the other thread may take longer. */
+	assert_true(!is_open(fd) || clock_now() - before > GATE_NS);
 	pthread_join(owner, NULL);
 }
 
