@@ -52,6 +52,7 @@ int64_t life_answer(struct life *l);
 #define LIFE_ENDS   'e' /* reads to the end: two answers, 0 or -errno, and how many octets */
 #define LIFE_SHUTS  'h' /* stops sending */
 #define LIFE_URGES  'u' /* an urgent octet, after so many milliseconds */
+#define LIFE_NESTS  'n' /* is in a set inside a set, for a moment */
 #define LIFE_CLOSES 'c'
 #define LIFE_MOVES  'm' /* goes on with another number */
 #define LIFE_OPENS  'o' /* connects to port n */

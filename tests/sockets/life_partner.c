@@ -126,6 +126,21 @@ static int64_t move(struct partner *p)
 	return 0;
 }
 
+static int64_t nest(const struct partner *p)
+{
+	struct epoll_event ev = { .events = EPOLLIN };
+	int inner = epoll_create1(EPOLL_CLOEXEC), outer = epoll_create1(EPOLL_CLOEXEC);
+	int64_t result;
+
+	result = epoll_ctl(inner, EPOLL_CTL_ADD, p->st.fd, &ev) ||
+				 epoll_ctl(outer, EPOLL_CTL_ADD, inner, &ev)
+			 ? -errno
+			 : 0;
+	close(inner);
+	close(outer);
+	return result;
+}
+
 static int64_t obey(struct partner *p, const struct command *c)
 {
 	switch (c->what) {
@@ -136,6 +151,7 @@ static int64_t obey(struct partner *p, const struct command *c)
 	case LIFE_SHUTS: return shutdown(p->st.fd, SHUT_WR);
 	case LIFE_OPENS: p->st.fd = dial(c->n); return p->st.fd < 0 ? -errno : 0;
 	case LIFE_URGES: stage_nap((unsigned)c->n * 1000); return send(p->st.fd, "!", 1, MSG_OOB);
+	case LIFE_NESTS: return nest(p);
 	case LIFE_MOVES: return move(p);
 	case LIFE_CLOSES:
 		if (p->set >= 0)

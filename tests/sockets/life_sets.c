@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Sets that sleep: one socket in two of them, many sockets in one, what stands behind the events, and a
- * writer whose reader is killed.
+ * Sets that sleep: one socket in two of them, many sockets in one, what stands behind the events, a writer
+ * whose reader is killed, and one whose lane ends.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,6 +25,10 @@ enum {
 	BEHIND, /* nobody writes behind the events that are returned */
 	KILLED, /* the peer, while the writer waits for room */
 	KILLED_EDGE,
+	LEFT_EDGE, /* the lane, by its peer, after the kernel has told of room that the ring had not */
+	LEFT_SHOT,
+	LEFT_ASLEEP, /* by ourselves, while another thread waits for room */
+	LEFT_ASLEEP_EDGE,
 	KINDS
 };
 
@@ -405,13 +409,76 @@ static void killed(struct life *l)
 	}
 }
 
+/* ---- the lane ends ---- */
+
+#define MUCH 150000 /* more than half a ring, and less than a connection holds */
+
+static void left(struct life *l)
+{
+	bool shot = l->kind == LEFT_SHOT;
+	uint64_t from = l->st.out.at;
+	struct epoll_event ev = { 0 };
+	uint32_t told = 0;
+	int set;
+
+	while (l->st.out.at - from < MUCH && write_some(&l->st) > 0)
+		;
+	set = make_set(l->st.fd, shot ? EPOLLOUT | EPOLLONESHOT : EPOLLIN | EPOLLOUT | EPOLLET);
+	if (!shot) {
+		life_ask(l, LIFE_SENDS, NEWS);
+		life_answer(l);
+	}
+	if (epoll_wait(set, &ev, 1, shot ? 0 : LATE_MS) == 1)
+		told = ev.events;
+	if (!shot)
+		stage_recv(&l->st, NEWS);
+	life_ask(l, LIFE_NESTS, 0); /* no lane can do that */
+	life_answer(l);
+	write_some(&l->st); /* nor what is sent from now on */
+	life_ask(l, LIFE_READS, l->st.out.at - from);
+	while (!(told & EPOLLOUT) && epoll_wait(set, &ev, 1, LATE_MS) == 1)
+		told |= ev.events;
+	stage_say(&l->st, "told of room: %d", !!(told & EPOLLOUT));
+	life_answer(l);
+	close(set);
+}
+
+static void left_asleep(struct life *l)
+{
+	uint32_t edge = l->kind == LEFT_ASLEEP_EDGE ? (uint32_t)EPOLLET : 0;
+	struct writer out = { .l = l, .level = !edge };
+	uint64_t from = l->st.out.at, n;
+	int inner, outer;
+	pthread_t writer;
+
+	fill(&l->st);
+	n = l->st.out.at - from;
+	out.set = make_set(l->st.fd, EPOLLOUT | edge);
+	pthread_create(&writer, NULL, wait_for_room, &out);
+	stage_nap(30000);
+	inner = make_set(l->st.fd, EPOLLIN);
+	outer = make_set(inner, EPOLLIN);
+	stage_nap(30000);
+	life_ask(l, LIFE_READS, n);
+	pthread_join(writer, NULL);
+	life_answer(l);
+	stage_say(&l->st, "writer %s", out.wrote ? "wrote" : "asleep");
+	life_ask(l, LIFE_READS, l->st.out.at - from - n);
+	life_answer(l);
+	close(inner);
+	close(outer);
+	close(out.set);
+}
+
 static void play(struct life *l)
 {
 	if (l->asleep || l->pending)
 		return;
-	if (l->kind <= TWO_SETS_EDGE) {
+	if (l->kind <= TWO_SETS_EDGE || l->kind >= LEFT_EDGE) {
 		life_begin(l);
-		two_sets(l);
+		(l->kind <= TWO_SETS_EDGE ? two_sets
+		 : l->kind >= LEFT_ASLEEP ? left_asleep
+					  : left)(l);
 		life_go_on(l);
 		close(l->st.fd);
 		life_end(l);

@@ -19,6 +19,8 @@
 enum { REC_ACT_NACTIONS = 0 };
 #include "base/fsm_table.def"
 
+_Atomic uint32_t record_lanes_left;
+
 uint32_t record_step(struct rec *r, enum rec_event e)
 {
 	uint32_t state = atomic_load(&r->state);
@@ -30,6 +32,8 @@ uint32_t record_step(struct rec *r, enum rec_event e)
 	       !atomic_compare_exchange_weak(&r->state, &state, edge.next));
 	if (edge.next == REC_ILLEGAL)
 		return REC_ILLEGAL;
+	if (e == REC_EV_LEAVE)
+		atomic_fetch_add(&record_lanes_left, 1);
 	PROBE(lane_state, r, state, (uint32_t)edge.next, (uint32_t)e);
 	return state;
 }

@@ -18,13 +18,16 @@
 /* Events that the kernel is asked for at a time. */
 #define BATCH 128
 
-/* The carrier is writable. For a full ring that is the last resort. */
-static void judge_room(struct member *m, struct epoll_event *event)
+/* The carrier is writable. For a full ring that is the last resort; and when the ring is left, the edge is still due. */
+static void judge_room(struct epoll_set *s, struct member *m, struct epoll_event *event)
 {
-	if (m->laned && !(event->events & (EPOLLERR | EPOLLHUP)) && stream_wants_room(m->rec))
-		event->events &= ~(uint32_t)OUT;
-	else
+	if (!m->laned || (event->events & (EPOLLERR | EPOLLHUP)) || !stream_wants_room(m->rec)) {
 		stream_told_writable(m->rec);
+		return;
+	}
+	event->events &= ~(uint32_t)OUT;
+	if (m->wish.events & EPOLLET)
+		epoll_rearm(s, m);
 }
 
 /* Has the carrier something that was not told of? The octet that wakes a sleeper belongs to what is in the ring. */
@@ -77,6 +80,17 @@ static bool is_stale(const struct epoll_call *w, const struct member *m)
 	return m->dirty || m->changed > w->changes;
 }
 
+/* What comes to nothing has spent the kernel's shot, not the program's. */
+static bool shoots(struct epoll_call *w, struct member *m, const struct epoll_event *event,
+		   bool by_kernel)
+{
+	if (event->events)
+		epoll_shoot(w->s, w->ep, m, by_kernel);
+	else if (m->wish.events & EPOLLONESHOT)
+		epoll_rearm(w->s, m);
+	return event->events != 0;
+}
+
 /* An event of a member, as the program is to see it. */
 static bool translate(struct epoll_call *w, struct member *m, struct epoll_event *event)
 {
@@ -101,7 +115,7 @@ static bool translate(struct epoll_call *w, struct member *m, struct epoll_event
 		by_kernel = false;
 	}
 	if (event->events & OUT)
-		judge_room(m, event);
+		judge_room(s, m, event);
 	if (m->laned && sock_has_lane(m->rec)) {
 		add_lane(w, m, event);
 	} else if (event->events) {
@@ -110,9 +124,7 @@ static bool translate(struct epoll_call *w, struct member *m, struct epoll_event
 		m->told_out = m->told_out || (event->events & OUT);
 		m->fresh = false;
 	}
-	if (event->events)
-		epoll_shoot(s, w->ep, m, by_kernel);
-	return event->events != 0;
+	return shoots(w, m, event, by_kernel);
 }
 
 /* An event of something that is no socket of ours. False: the kernel was asked before in this call, and says it again. */

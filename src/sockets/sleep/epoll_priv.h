@@ -66,6 +66,7 @@ struct epoll_set {
 	uint64_t calls;
 	uint64_t changes; /* by the program, of its members */
 	uint32_t seen_lanes;
+	uint32_t seen_left;
 	uint32_t seen_refusals;
 	uint32_t first; /* where the next look begins, for fairness */
 	uint32_t spin;
@@ -108,6 +109,10 @@ void epoll_told_kernel(struct epoll_set *s, struct member *m, const struct epoll
 void epoll_drop(struct epoll_set *s, struct member *m);
 void epoll_set_dirty(struct epoll_set *s, struct member *m, bool dirty);
 void epoll_heat(struct epoll_set *s, struct member *m);
+/* The kernel must be told of it again: an edge or a shot of its own came to nothing. */
+void epoll_rearm(struct epoll_set *s, struct member *m);
+/* It is looked at no more, and no peer rings for it. */
+void epoll_put_down(struct epoll_set *s, struct member *m);
 /* Hot no more, and not told of to the peer either. */
 void epoll_cool(struct epoll_set *s, struct member *m);
 /* Its peer rings when there is room. False: there is. */
@@ -116,6 +121,11 @@ bool epoll_await_room(struct epoll_set *s, struct member *m);
 static inline bool epoll_is_belled(const struct epoll_set *s, const struct member *m)
 {
 	return s->bell_pid && s->bell_pid == m->rec->bell_pid;
+}
+/* The program was refused for lack of room, and has not been told of any since. */
+static inline bool epoll_was_refused(const struct member *m)
+{
+	return atomic_load_explicit(&m->rec->tx_refused, memory_order_relaxed) != m->told_refused;
 }
 /* Its peer rings from now on, if there is anything beyond `told`. False: there is already. */
 bool epoll_arm(struct epoll_set *s, struct member *m, const uint64_t *told);
@@ -130,6 +140,9 @@ struct epoll_set *epoll_take(int ep, bool *own);
 void epoll_find_lane(struct epoll_set *s, int ep, struct member *m);
 /* Lanes came up since the last call: which of the members have one? */
 void epoll_find_lanes(struct epoll_set *s, int ep);
+/* Its lane is left? Then all it can have is in the kernel, which is to tell the program what that has not heard of. */
+void epoll_lose_lane(struct epoll_set *s, struct member *m);
+void epoll_lose_lanes(struct epoll_set *s);
 /* A walk over all sets for one record: with the lock, which comes before any set's. */
 extern struct rec *epoll_subject;
 extern struct robust_lock epoll_walk;

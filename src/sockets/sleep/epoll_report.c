@@ -9,12 +9,6 @@
 #include "sockets/sleep/epoll_wait_priv.h"
 #include "sockets/stream/stream.h"
 
-/* The program was refused for lack of room, and has not been told of any since. */
-bool epoll_was_refused(const struct member *m)
-{
-	return atomic_load_explicit(&m->rec->tx_refused, memory_order_relaxed) != m->told_refused;
-}
-
 /* A refusal makes room an edge again, also for members that are not looked at otherwise. */
 void epoll_find_refused(struct epoll_set *s)
 {

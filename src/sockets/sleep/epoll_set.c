@@ -308,6 +308,12 @@ void epoll_set_dirty(struct epoll_set *s, struct member *m, bool dirty)
 	m->dirty = dirty;
 }
 
+void epoll_rearm(struct epoll_set *s, struct member *m)
+{
+	m->rearm = true;
+	epoll_set_dirty(s, m, true);
+}
+
 /* --- hot and cold */
 
 static void list_add(struct watch *list, uint32_t *n, struct epoll_set *s, struct member *m)
@@ -356,6 +362,12 @@ void epoll_cool(struct epoll_set *s, struct member *m)
 		return;
 	m->hot = false;
 	list_remove(s->hot, &s->hots, s, m);
+}
+
+void epoll_put_down(struct epoll_set *s, struct member *m)
+{
+	unarm(s, m);
+	epoll_cool(s, m);
 }
 
 /* What is told from now on is seen by the arming that follows, or stirs. */
@@ -408,8 +420,7 @@ void epoll_drop(struct epoll_set *s, struct member *m)
 	struct rec *r = m->rec;
 
 	if (r) {
-		unarm(s, m);
-		epoll_cool(s, m);
+		epoll_put_down(s, m);
 		epoll_set_dirty(s, m, false);
 		s->tcp--;
 	}

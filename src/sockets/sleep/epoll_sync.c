@@ -6,6 +6,7 @@
 #include "base/robust.h"
 #include "channel/bell.h"
 #include "sockets/record/real.h"
+#include "sockets/record/record.h"
 #include "sockets/record/sock.h"
 #include "sockets/sleep/epoll.h"
 #include "sockets/sleep/epoll_priv.h"
@@ -143,4 +144,26 @@ void epoll_find_lanes(struct epoll_set *s, int ep)
 	s->seen_lanes = now;
 	for (uint32_t i = 0; i < s->used; i++)
 		epoll_find_lane(s, ep, &s->member[i]);
+}
+
+void epoll_lose_lane(struct epoll_set *s, struct member *m)
+{
+	if (!m->rec || !m->laned || sock_has_lane(m->rec))
+		return;
+	epoll_put_down(s, m);
+	m->laned = false;
+	/* The program waits for room; the carrier has some, and may have given its edge long ago. */
+	if (!m->gone && (m->wish.events & EPOLLET) && epoll_was_refused(m))
+		epoll_rearm(s, m);
+}
+
+void epoll_lose_lanes(struct epoll_set *s)
+{
+	uint32_t now = atomic_load_explicit(&record_lanes_left, memory_order_acquire);
+
+	if (now == s->seen_left)
+		return;
+	s->seen_left = now;
+	for (uint32_t i = 0; i < s->used; i++)
+		epoll_lose_lane(s, &s->member[i]);
 }

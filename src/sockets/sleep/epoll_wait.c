@@ -117,6 +117,7 @@ static bool arm_all(struct epoll_set *s, int64_t *most)
 				return false;
 			*most = min_i64(*most, patience(s, m, m->full));
 		}
+		epoll_lose_lane(s, m);
 		epoll_cool(s, m);
 	}
 	return true;
@@ -140,7 +141,8 @@ static int64_t look_around(struct epoll_set *s)
 	for (uint32_t i = 0; i < s->used; i++) {
 		struct member *m = &s->member[i];
 
-		if (!m->rec || !m->laned || !sock_has_lane(m->rec))
+		epoll_lose_lane(s, m);
+		if (!m->rec || !m->laned)
 			continue;
 		stream_serve(m->rec, m->fd);
 		if (m->full && !stream_wants_room(m->rec))
@@ -289,6 +291,7 @@ static int look_awake(struct epoll_call *w)
 	struct epoll_set *s = w->s;
 
 	epoll_find_lanes(s, w->ep);
+	epoll_lose_lanes(s);
 	epoll_find_refused(s);
 	if (s->hots == 0)
 		return 0;

@@ -28,8 +28,6 @@ struct epoll_call {
 
 /* --- epoll_report.c */
 
-/* The program was refused for lack of room, and has not been told of any since. */
-bool epoll_was_refused(const struct member *m);
 /* A refusal makes room an edge again, also for members that are not looked at otherwise. */
 void epoll_find_refused(struct epoll_set *s);
 uint32_t epoll_lane_events(const struct epoll_set *s, struct member *m);
