@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,8 +26,10 @@ enum {
 	BEHIND, /* nobody writes behind the events that are returned */
 	KILLED, /* the peer, while the writer waits for room */
 	KILLED_EDGE,
+	SHOT_FULL, /* news, while there is no room: one shot must not tell of any */
 	LEFT_EDGE, /* the lane, by its peer, after the kernel has told of room that the ring had not */
 	LEFT_SHOT,
+	LEFT_EMPTY,  /* with nothing in it, and then asked for room */
 	LEFT_ASLEEP, /* by ourselves, while another thread waits for room */
 	LEFT_ASLEEP_EDGE,
 	KINDS
@@ -409,6 +412,32 @@ static void killed(struct life *l)
 	}
 }
 
+/* ---- news, and no room ---- */
+
+static void shot_full(struct life *l)
+{
+	struct epoll_event ev = { .events = EPOLLIN | EPOLLOUT | EPOLLONESHOT };
+	int set = make_set(l->st.fd, ev.events);
+	uint64_t from = l->st.out.at;
+
+	while (write_some(&l->st) > 0)
+		;
+	life_ask(l, LIFE_SENDS, NEWS);
+	life_answer(l);
+	for (int i = 0; i < ROUNDS; i++) {
+		epoll_ctl(set, EPOLL_CTL_MOD, l->st.fd, &ev);
+		if (epoll_wait(set, &ev, 1, LATE_MS) != 1 || !(ev.events & EPOLLIN))
+			stage_bad(&l->st, "not told of the news");
+		if ((ev.events & EPOLLOUT) && write_some(&l->st) <= 0)
+			stage_bad(&l->st, "told of room, and there is none");
+		ev.events = EPOLLIN | EPOLLOUT | EPOLLONESHOT;
+	}
+	stage_recv(&l->st, NEWS);
+	life_ask(l, LIFE_READS, l->st.out.at - from);
+	life_answer(l);
+	close(set);
+}
+
 /* ---- the lane ends ---- */
 
 #define MUCH 150000 /* more than half a ring, and less than a connection holds */
@@ -443,6 +472,36 @@ static void left(struct life *l)
 	close(set);
 }
 
+static void left_empty(struct life *l)
+{
+	struct pollfd p = { .fd = l->st.fd, .events = POLLOUT };
+	struct epoll_event ev;
+	struct timeval none = { 0 };
+	fd_set out;
+	int set;
+
+	for (int how = 0; how < 3; how++) {
+		int n;
+
+		if (how > 0) {
+			close(l->st.fd);
+			life_end(l);
+			life_begin(l);
+			p.fd = l->st.fd;
+		}
+		life_ask(l, LIFE_NESTS, 0);
+		life_answer(l);
+		set = make_set(l->st.fd, EPOLLOUT);
+		FD_ZERO(&out);
+		FD_SET(l->st.fd, &out);
+		n = how == 0   ? poll(&p, 1, 0)
+		    : how == 1 ? select(l->st.fd + 1, NULL, &out, NULL, &none)
+			       : epoll_wait(set, &ev, 1, 0);
+		stage_say(&l->st, "asked in way %d: %d", how, n);
+		close(set);
+	}
+}
+
 static void left_asleep(struct life *l)
 {
 	uint32_t edge = l->kind == LEFT_ASLEEP_EDGE ? (uint32_t)EPOLLET : 0;
@@ -472,13 +531,18 @@ static void left_asleep(struct life *l)
 
 static void play(struct life *l)
 {
+	static void (*const with_partner[KINDS])(struct life *) = {
+		[TWO_SETS] = two_sets,       [TWO_SETS_EDGE] = two_sets,
+		[SHOT_FULL] = shot_full,     [LEFT_EDGE] = left,
+		[LEFT_SHOT] = left,          [LEFT_EMPTY] = left_empty,
+		[LEFT_ASLEEP] = left_asleep, [LEFT_ASLEEP_EDGE] = left_asleep,
+	};
+
 	if (l->asleep || l->pending)
 		return;
-	if (l->kind <= TWO_SETS_EDGE || l->kind >= LEFT_EDGE) {
+	if (with_partner[l->kind]) {
 		life_begin(l);
-		(l->kind <= TWO_SETS_EDGE ? two_sets
-		 : l->kind >= LEFT_ASLEEP ? left_asleep
-					  : left)(l);
+		with_partner[l->kind](l);
 		life_go_on(l);
 		close(l->st.fd);
 		life_end(l);

@@ -18,16 +18,14 @@
 /* Events that the kernel is asked for at a time. */
 #define BATCH 128
 
-/* The carrier is writable. For a full ring that is the last resort; and when the ring is left, the edge is still due. */
+/* When the ring is left, an edge that came too early is still due. */
 static void judge_room(struct epoll_set *s, struct member *m, struct epoll_event *event)
 {
-	if (!m->laned || (event->events & (EPOLLERR | EPOLLHUP)) || !stream_wants_room(m->rec)) {
-		stream_told_writable(m->rec);
-		return;
-	}
-	event->events &= ~(uint32_t)OUT;
-	if (m->wish.events & EPOLLET)
+	uint32_t left = epoll_judge_room(m, event->events);
+
+	if (left != event->events && (m->wish.events & EPOLLET))
 		epoll_rearm(s, m);
+	event->events = left;
 }
 
 /* Has the carrier something that was not told of? The octet that wakes a sleeper belongs to what is in the ring. */
@@ -114,8 +112,7 @@ static bool translate(struct epoll_call *w, struct member *m, struct epoll_event
 		event->data = m->wish.data;
 		by_kernel = false;
 	}
-	if (event->events & OUT)
-		judge_room(s, m, event);
+	judge_room(s, m, event);
 	if (m->laned && sock_has_lane(m->rec)) {
 		add_lane(w, m, event);
 	} else if (event->events) {

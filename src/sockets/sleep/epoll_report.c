@@ -96,6 +96,16 @@ uint32_t epoll_ask_carrier(struct member *m)
 	return (uint32_t)p.revents & (m->wish.events | EPOLLERR | EPOLLHUP);
 }
 
+uint32_t epoll_judge_room(struct member *m, uint32_t events)
+{
+	if (!(events & OUT))
+		return events;
+	if (m->laned && !(events & (EPOLLERR | EPOLLHUP)) && stream_bars_carrier(m->rec, m->fd))
+		return events & ~(uint32_t)OUT;
+	stream_told_writable(m->rec);
+	return events;
+}
+
 /* A one-shot that the kernel did not report itself is still armed there. */
 void epoll_shoot(struct epoll_set *s, int ep, struct member *m, bool by_kernel)
 {
@@ -143,7 +153,7 @@ static void report(struct epoll_call *w, struct watch *lane)
 		epoll_note_order(w, m);
 	/* What the carrier has is not ours to see. */
 	if ((m->wish.events & EPOLLONESHOT) || stream_ask_kernel(m->rec))
-		ready |= epoll_ask_carrier(m);
+		ready |= epoll_judge_room(m, epoll_ask_carrier(m));
 	epoll_note_told(w, m, ready, seen);
 	add_event(w, m, ready);
 	epoll_shoot(s, w->ep, m, false);

@@ -41,6 +41,8 @@ void epoll_note_order(struct epoll_call *w, struct member *m);
 bool epoll_is_quiet(const struct epoll_set *s, uint32_t i);
 /* What the carrier has, of what the program wishes by now. */
 uint32_t epoll_ask_carrier(struct member *m);
+/* The carrier has these. Its room counts for nothing while the ring is full: that is the last resort. */
+uint32_t epoll_judge_room(struct member *m, uint32_t events);
 /* A one-shot that the kernel did not report itself is still armed there. */
 void epoll_shoot(struct epoll_set *s, int ep, struct member *m, bool by_kernel);
 /* The first `count` of them. Returns how many came before the last that had news. */

@@ -136,7 +136,7 @@ static void merge_lanes(struct round *w)
 		if (!sock_has_lane(r))
 			continue;
 		if ((p->revents & OUT) && !(p->revents & (POLLERR | POLLHUP)) &&
-		    stream_wants_room(r))
+		    stream_bars_carrier(r, p->fd))
 			p->revents &= (short)~OUT;
 		p->revents |= (short)lane_revents(r, p->events);
 		/* Who waited for room was not told of the carrier's; a connection that has ended has it all. */

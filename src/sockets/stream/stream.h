@@ -67,6 +67,8 @@ void stream_forget_large(struct rec *r);
 void stream_forked(void);
 /* Serve what the peer asks for between calls (recall). */
 void stream_serve(struct rec *r, int fd);
+/* The carrier has room. Is that nothing to tell of? What the peer wants back goes first: then it may be. */
+bool stream_bars_carrier(struct rec *r, int fd);
 /* Back to TCP, both directions; what was not read comes again on the carrier. `patient`: wait for the peer a little if it
  * alone can see to that. Otherwise what is left in the ring is read from there. */
 void stream_step_down(struct rec *r, int fd, enum why why, bool patient);

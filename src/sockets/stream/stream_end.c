@@ -90,6 +90,12 @@ void stream_serve(struct rec *r, int fd)
 	robust_give(&r->tx_lock);
 }
 
+bool stream_bars_carrier(struct rec *r, int fd)
+{
+	stream_serve(r, fd);
+	return stream_wants_room(r);
+}
+
 /* The peer's own socket, borrowed. Needs the right to trace the peer; -1: not to be had. */
 static int borrow_peer(struct rec *r)
 {
