@@ -18,14 +18,14 @@
 /* Events that the kernel is asked for at a time. */
 #define BATCH 128
 
-/* When the ring is left, an edge that came too early is still due. */
-static void judge_room(struct epoll_set *s, struct member *m, struct epoll_event *event)
+/* Room that the kernel has told of, with its edge or its one shot, and the program does not hear of: when the ring is left
+ * it is still due. Not so what a peer can have told again and again. */
+static void judge_room(struct epoll_set *s, struct member *m, struct epoll_event *event,
+		       uint32_t by_kernel)
 {
-	uint32_t left = epoll_judge_room(m, event->events);
-
-	if (left != event->events && (m->wish.events & EPOLLET))
+	event->events = epoll_judge_room(m, event->events);
+	if ((by_kernel & ~event->events & OUT) && (m->wish.events & (EPOLLET | EPOLLONESHOT)))
 		epoll_rearm(s, m);
-	event->events = left;
 }
 
 /* Has the carrier something that was not told of? The octet that wakes a sleeper belongs to what is in the ring. */
@@ -78,21 +78,11 @@ static bool is_stale(const struct epoll_call *w, const struct member *m)
 	return m->dirty || m->changed > w->changes;
 }
 
-/* What comes to nothing has spent the kernel's shot, not the program's. */
-static bool shoots(struct epoll_call *w, struct member *m, const struct epoll_event *event,
-		   bool by_kernel)
-{
-	if (event->events)
-		epoll_shoot(w->s, w->ep, m, by_kernel);
-	else if (m->wish.events & EPOLLONESHOT)
-		epoll_rearm(w->s, m);
-	return event->events != 0;
-}
-
 /* An event of a member, as the program is to see it. */
 static bool translate(struct epoll_call *w, struct member *m, struct epoll_event *event)
 {
 	struct epoll_set *s = w->s;
+	const uint32_t told = event->events;
 	bool by_kernel = true;
 
 	if (m->full && (event->events & EPOLLRDHUP))
@@ -112,7 +102,7 @@ static bool translate(struct epoll_call *w, struct member *m, struct epoll_event
 		event->data = m->wish.data;
 		by_kernel = false;
 	}
-	judge_room(s, m, event);
+	judge_room(s, m, event, told);
 	if (m->laned && sock_has_lane(m->rec)) {
 		add_lane(w, m, event);
 	} else if (event->events) {
@@ -121,7 +111,9 @@ static bool translate(struct epoll_call *w, struct member *m, struct epoll_event
 		m->told_out = m->told_out || (event->events & OUT);
 		m->fresh = false;
 	}
-	return shoots(w, m, event, by_kernel);
+	if (event->events)
+		epoll_shoot(s, w->ep, m, by_kernel);
+	return event->events != 0;
 }
 
 /* An event of something that is no socket of ours. False: the kernel was asked before in this call, and says it again. */

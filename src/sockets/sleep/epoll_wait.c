@@ -192,7 +192,7 @@ static int sleep_in_kernel(struct epoll_call *w)
 		if (is_closed(w))
 			return -1;
 		most = look_around(s);
-		if (s->hots > 0)
+		if (s->hots > 0 || s->dirty > 0)
 			return 0;
 	}
 }
