@@ -72,8 +72,10 @@ int arena_bell(const struct arena *a);
 void arena_set_bell(struct arena *a, uint64_t mailbox, int fd);
 /* The arena that we made for process `peer`. */
 struct arena *arena_made_for(uint64_t id, pid_t peer);
-/* Take the lane that the maker named. */
-bool arena_attach(struct arena *a, uint32_t lane);
+/* Take the lane that the maker named, if it is for these two connections: the maker's and ours. */
+bool arena_attach(struct arena *a, uint32_t lane, const uint64_t cookie[2]);
+/* We shall not come: its maker may use it for others. */
+void arena_decline(struct arena *a, uint32_t lane, const uint64_t cookie[2]);
 /* Is it the lane of this end? */
 bool arena_has(const struct arena *a, uint32_t lane, uint32_t side, uint64_t cookie);
 /* Let go of a lane. */

@@ -25,6 +25,7 @@
 
 /* Each test has peers of its own; no such processes, but numbers that are alive. */
 static uint64_t key = 1000;
+static const uint64_t nobody[2];
 
 static int begin(void **st)
 {
@@ -202,7 +203,7 @@ static void arena_is_unmapped_when_its_peer_is_dead(void **st)
 	assert_int_equal(pwrite(fd, head, sizeof(head), 0), sizeof(head));
 	a = arena_map(own_new(fd), pid);
 	assert_non_null(a);
-	assert_true(arena_attach(a, 0));
+	assert_true(arena_attach(a, 0, nobody));
 	nap(300);
 	arena_sweep();
 	assert_ptr_equal(arena_by_id(head[1]), a); /* a lane is in use */
@@ -228,15 +229,45 @@ static void arena_maps_what_a_maker_made(void **st)
 	arena_memory(a)->id = 5;
 	assert_ptr_equal(arena_by_id(id[1]), a);
 	assert_int_equal(open_fds(), before);
-	assert_false(arena_attach(a, ARENA_LANES));
-	assert_false(arena_attach(a, UINT32_MAX));
-	assert_true(arena_attach(a, 3));
-	assert_false(arena_attach(a, 3));
+	assert_false(arena_attach(a, ARENA_LANES, nobody));
+	assert_false(arena_attach(a, UINT32_MAX, nobody));
+	assert_true(arena_attach(a, 3, nobody));
+	assert_false(arena_attach(a, 3, nobody));
 	arena_give(a, 3, 1);
 	assert_int_equal(atomic_load(&arena_memory(a)->lane[3].done[1]), 1);
-	assert_true(arena_attach(a, 3));
+	assert_true(arena_attach(a, 3, nobody));
 	arena_set_most(0);
-	assert_false(arena_attach(a, 4));
+	assert_false(arena_attach(a, 4, nobody));
+}
+
+static void arena_takes_a_lane_for_its_two_connections_only(void **st)
+{
+	const uint64_t ours[2] = { 11, 12 }, others[2] = { 11, 13 };
+	uint64_t id[2] = { ARENA_MAGIC, 0x2234567 + key };
+	int fd = make_memory(sizeof(struct arena_shared), SEALS, ARENA_MAGIC);
+	struct lane_shared *l;
+	struct arena *a;
+
+	assert_int_equal(pwrite(fd, id, sizeof(id), 0), sizeof(id));
+	a = arena_map(own_new(fd), getpid());
+	l = &arena_memory(a)->lane[3];
+	atomic_store(&l->cookie[0], 11);
+	atomic_store(&l->cookie[1], 12);
+	assert_false(arena_attach(a, 3, others));
+	arena_decline(a, 3, others);
+	arena_decline(a, ARENA_LANES, ours);
+	assert_int_equal(atomic_load(&l->done[1]), 0);
+	arena_decline(a, 3, ours);
+	assert_int_equal(atomic_load(&l->done[1]), 1);
+	assert_true(arena_attach(a, 3, ours));
+	arena_give(a, 3, 1);
+	/* Its maker has dropped it, and it is gone: whoever found it before finds nothing in it. */
+	atomic_store(&arena_memory(a)->dropped, 1);
+	nap(300);
+	arena_sweep();
+	assert_null(arena_by_id(id[1]));
+	assert_false(arena_attach(a, 3, ours));
+	arena_decline(a, 3, ours);
 }
 
 static void arena_does_not_give_lanes_out_that_it_did_not_make(void **st)
@@ -344,7 +375,7 @@ static void arena_rings_are_shared_when_mapped_in_pieces(void **st)
 	}
 	assert_non_null(far);
 	for (uint32_t i = ARENA_LANES; i-- > 0;) {
-		assert_true(arena_attach(far, i));
+		assert_true(arena_attach(far, i, nobody));
 		for (uint32_t dir = 0; dir < 2; dir++) {
 			const uint8_t *ring = arena_ring(far, i, dir);
 
@@ -413,6 +444,7 @@ int main(void)
 		TEST(arena_is_gone_when_peer_was_not_reached),
 		TEST(arena_is_unmapped_when_its_peer_is_dead),
 		TEST(arena_maps_what_a_maker_made),
+		TEST(arena_takes_a_lane_for_its_two_connections_only),
 		TEST(arena_does_not_give_lanes_out_that_it_did_not_make),
 		TEST(arena_refuses_memory_that_could_hurt),
 		TEST(arena_refuses_files_that_cannot_be_sealed),

@@ -148,17 +148,13 @@ static struct arena *find_arena(struct meet_end *e, const struct board_slot *slo
 	return agree_roles(e, slot->role) ? a : NULL;
 }
 
-/* A lane was made for us, and we shall not come: its maker may use it for others. */
+/* A lane was made for us. */
 static void decline(const struct meet_end *e, const struct board_slot *slot)
 {
 	struct arena *a = peer_arena(slot->arena);
-	struct lane_shared *l;
 
-	if (!a || slot->lane >= ARENA_LANES)
-		return;
-	l = &arena_memory(a)->lane[slot->lane];
-	if (atomic_load(&l->cookie[0]) == slot->claimer && atomic_load(&l->cookie[1]) == e->cookie)
-		atomic_store(&l->done[1], 1);
+	if (a)
+		arena_decline(a, slot->lane, (uint64_t[]) { slot->claimer, e->cookie });
 }
 
 /* With the bucket's lock, or somebody could take the offer between our look and our word. */
@@ -205,10 +201,7 @@ enum meet_result meet_check(struct meet_end *e, const struct meet_greeting *gree
 		return MEET_NEVER;
 	a = find_arena(e, &slot);
 	take_down(e, &slot);
-	if (!a || slot.lane >= ARENA_LANES ||
-	    atomic_load(&arena_memory(a)->lane[slot.lane].cookie[0]) != slot.claimer ||
-	    atomic_load(&arena_memory(a)->lane[slot.lane].cookie[1]) != e->cookie ||
-	    !arena_attach(a, slot.lane)) {
+	if (!a || !arena_attach(a, slot.lane, (uint64_t[]) { e->peer_cookie, e->cookie })) {
 		decline(e, &slot);
 		return MEET_NEVER;
 	}
