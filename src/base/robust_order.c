@@ -27,16 +27,15 @@ static _Thread_local struct {
 } held[HELD] THREAD_LOCAL_FAST;
 static _Thread_local int n_held THREAD_LOCAL_FAST;
 
-/* What several files have is called after who has it, "r->tx_lock"; what one has alone after the file. */
+/* What several files have is called after who has it, "r->tx_lock", or as they say; what one has alone after the file. */
 static void say_class(char out[NAME], const char *name, const char *file)
 {
 	const char *base = strrchr(file, '/');
 
-	name += *name == '&';
-	if (strstr(name, "->"))
-		snprintf(out, NAME, "%s", name);
+	if (*name == '&' && !strstr(name, "->"))
+		snprintf(out, NAME, "%s: %s", base ? base + 1 : file, name + 1);
 	else
-		snprintf(out, NAME, "%s: %s", base ? base + 1 : file, name);
+		snprintf(out, NAME, "%s", name + (*name == '&'));
 }
 
 static int find(const char *text, uint32_t from)

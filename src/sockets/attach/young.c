@@ -6,16 +6,10 @@
 #include <errno.h>
 #include <linux/sockios.h>
 #include <linux/tcp.h>
-#include <sched.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <errno.h>
-#include <linux/sockios.h>
-#include <linux/tcp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
 
 #include "base/clock.h"

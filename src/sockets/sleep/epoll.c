@@ -241,7 +241,7 @@ static bool walk_sets(struct rec *r, void (*call)(struct epoll_set *s))
 {
 	bool ok;
 
-	if (!robust_take(&epoll_walk))
+	if (!robust_take_of(&epoll_walk, "epoll_walk"))
 		return false;
 	epoll_subject = r;
 	walk_failed = false;

@@ -86,7 +86,7 @@ static bool translate(struct epoll_call *w, struct member *m, struct epoll_event
 	bool by_kernel = true;
 
 	if (m->full && (event->events & EPOLLRDHUP))
-		stream_peer_ended(m->rec, m->fd);
+		stream_ask_for_end(m->rec, m->fd);
 	if (m->laned)
 		epoll_heat(s, m);
 	if (m->gone || (m->disarmed && m->call != w->call))

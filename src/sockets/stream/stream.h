@@ -42,7 +42,7 @@ bool stream_wants_room(struct rec *r);
  * and looks around after so many nanoseconds. */
 bool stream_may_nap(const struct rec *r);
 int64_t stream_glance(const struct rec *r);
-/* A peer that was killed has told nobody but the kernel: ask it, if that was not done just now. */
+/* A peer that was killed has told nobody but the kernel: ask it; or only if that was not done just now. */
 void stream_ask_for_end(struct rec *r, int fd);
 
 static inline void stream_look_for_end(struct rec *r, int fd)
@@ -55,8 +55,6 @@ static inline void stream_look_for_end(struct rec *r, int fd)
 bool stream_can_be_rung(const struct rec *r);
 /* Let it. False: there is room now. */
 bool stream_ask_room(struct rec *r);
-/* The kernel tells of the end of what the peer sends. */
-void stream_peer_ended(struct rec *r, int fd);
 /* The program is told that it is writable because the kernel says so. */
 void stream_told_writable(struct rec *r);
 /* About to sleep: give memory back that bulk traffic has used. */

@@ -47,11 +47,6 @@ void stream_ask_for_end(struct rec *r, int fd)
 		atomic_fetch_or(&r->flags, REC_PEERGONE);
 }
 
-void stream_peer_ended(struct rec *r, int fd)
-{
-	stream_ask_for_end(r, fd);
-}
-
 uint32_t stream_peer_cpu(const struct rec *r)
 {
 	return atomic_load_explicit(&r->rx.dir->tx_cpu, memory_order_relaxed);
