@@ -28,22 +28,31 @@ void robust_forked(void)
 #endif
 }
 
+static _Atomic bool sealed;
+
+void robust_seal(void)
+{
+	atomic_store(&sealed, true);
+}
+
 /* A killed process keeps its number until its parent has asked for its status, and that may be the one who waits here. But
  * it has no memory any more, which the kernel says before it looks at anything else. */
-static bool is_dead(pid_t tid)
+bool robust_is_dead(pid_t tid)
 {
 	char octet;
 	const struct iovec to = { &octet, 1 }, from = { NULL, 1 };
 
 	if (kill(tid, 0) != 0 && errno == ESRCH)
 		return true;
+	if (atomic_load(&sealed))
+		return false;
 	return sys_call(SYS_process_vm_readv, tid, &to, 1l, &from, 1l, 0l) < 0 && errno == ESRCH;
 }
 
 /* Whoever held it may have been killed, in a relative of this process. */
 static void lock_steal(struct robust_lock *l, uint32_t seen)
 {
-	if ((seen & ~SLEEPS) != 0 && is_dead((pid_t)(seen & ~SLEEPS)))
+	if ((seen & ~SLEEPS) != 0 && robust_is_dead((pid_t)(seen & ~SLEEPS)))
 		atomic_compare_exchange_strong(&l->word, &seen, 0);
 }
 

@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "base/self.h"
 
@@ -85,6 +86,10 @@ void robust_none(const char *where);
 #define robust_take_of(l, c) robust_take(l)
 #define ROBUST_NONE()        ((void)0)
 #endif
+/* Has this thread of a relative been killed? Also one whose status nobody has asked for yet. */
+bool robust_is_dead(pid_t tid);
+/* The program forbids itself system calls: none that it may not know of is made from now on. */
+void robust_seal(void);
 /* In the child of a fork: those that were taken for it are set free one by one. */
 void robust_forked(void);
 

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Parent and child use one connection at the same time. */
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "life.h"
@@ -12,7 +14,7 @@
 #define RECORDS 2000
 #define OCTETS  (RECORD * RECORDS)
 
-enum { BOTH_SEND, BOTH_READ, ALL, ONE_EACH, KINDS };
+enum { BOTH_SEND, BOTH_READ, ALL, ONE_EACH, KILLED, KINDS };
 
 /* The order of what two readers got is not known; number and sum of the octets are. */
 struct sums {
@@ -61,6 +63,38 @@ static void use(struct stage *s, bool sends, bool with_child, struct sums *total
 		shutdown(s->fd, SHUT_WR);
 }
 
+static void nothing(int number)
+{
+	(void)number;
+}
+
+/* A child that sleeps in the kernel's send() is killed, and nobody asks for its status yet. */
+static void use_after_kill(struct stage *s, struct sums *total)
+{
+	struct sigaction sa = { .sa_handler = nothing };
+	static uint8_t some[4096];
+	pid_t child;
+
+	if (s->side) {
+		stage_meet(s, 0);
+		read_until_end(s->fd, total);
+		return;
+	}
+	/* Handlers of both kinds: only the kernel knows which one ends a call. */
+	sigaction(SIGUSR1, &sa, NULL);
+	sa.sa_flags = SA_RESTART;
+	sigaction(SIGUSR2, &sa, NULL);
+	child = fork();
+	while (child == 0)
+		send(s->fd, some, sizeof(some), MSG_NOSIGNAL);
+	stage_nap(3000000);
+	kill(child, SIGKILL);
+	stage_meet(s, 0);
+	stage_say(s, "after that: %zd", send(s->fd, some, 1, MSG_NOSIGNAL));
+	shutdown(s->fd, SHUT_WR);
+	waitpid(child, NULL, 0);
+}
+
 static void share(struct life *l)
 {
 	struct sums *total = mmap(NULL, sizeof(*total), PROT_READ | PROT_WRITE,
@@ -75,11 +109,16 @@ static void share(struct life *l)
 	stage_warm(&s, 16);
 	stage_meet(&s, 0);
 	sends = s.side == 0;
-	use(&s, sends, l->kind == ALL || sends == (l->kind == BOTH_SEND), total);
+	if (l->kind == KILLED)
+		use_after_kill(&s, total);
+	else
+		use(&s, sends, l->kind == ALL || sends == (l->kind == BOTH_SEND), total);
 	close(s.fd);
 	if (s.side) {
-		stage_say(&s, "read %llu, sum %llu", (unsigned long long)total->count,
-			  (unsigned long long)total->sum);
+		/* How much a child had sent when it was killed nobody knows. */
+		if (l->kind != KILLED)
+			stage_say(&s, "read %llu, sum %llu", (unsigned long long)total->count,
+				  (unsigned long long)total->sum);
 		_exit(stage_bads() != 0);
 	}
 	if (stage_join(&s))

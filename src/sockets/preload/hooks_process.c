@@ -340,6 +340,7 @@ void hook_seal(void)
 	settings.sealed = true;
 	log_stop();
 	nap_forbid(true);
+	robust_seal();
 }
 
 HOOK int prctl(int option, ...)

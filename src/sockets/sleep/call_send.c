@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
-#include <signal.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <time.h>
@@ -347,7 +346,7 @@ static ssize_t step(struct sender *s, int fd, struct lane_iov *from, size_t want
 /* A relative may have been killed while the kernel sent for it. */
 static bool is_left(struct rec *r)
 {
-	if (r->tx_blocked == self_tid() || kill((pid_t)r->tx_blocked, 0) == 0 || errno != ESRCH)
+	if (r->tx_blocked == self_tid() || !robust_is_dead((pid_t)r->tx_blocked))
 		return false;
 	atomic_fetch_or(&r->flags, REC_PINNED); /* nobody knows how much went out */
 	r->tx_blocked = 0;

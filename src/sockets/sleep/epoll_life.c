@@ -104,7 +104,7 @@ void epoll_closing(int fd)
 	if (!sock_is_rec(r))
 		return;
 	k = sock_keeping(r);
-	if (atomic_load(&k->sets) == 0 || !robust_take(&epoll_walk))
+	if (atomic_load(&k->sets) == 0 || !robust_take_of(&epoll_walk, "epoll_walk"))
 		return;
 	epoll_subject = r;
 	closing_fd = fd;
@@ -213,10 +213,15 @@ static void become_guest(struct epoll_set *s)
 	s->exact = true;
 	s->guest = true;
 	s->bell_pid = 0; /* the one in there is the parent's */
-	s->colds = s->fulls = 0;
+	s->fulls = 0;
 	for (uint32_t i = 0; i < s->used; i++) {
-		s->member[i].by = WAITER_NOT;
-		s->member[i].cold = s->member[i].full = false;
+		struct member *m = &s->member[i];
+
+		m->by = WAITER_NOT;
+		m->full = false;
+		/* Who sleeps for it is the parent; this process looks for itself. */
+		if (m->cold)
+			epoll_heat(s, m);
 	}
 }
 
