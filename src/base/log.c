@@ -4,8 +4,10 @@
 #include <arpa/inet.h>
 #include <limits.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -69,13 +71,26 @@ static int open_file(void)
 	return own_new(sys_open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0600));
 }
 
+static _Atomic uint32_t lost;
+
+/* Who logs may have a lock, and who reads a pipe may be this very program: nobody waits for a reader. */
+static bool takes_a_line(int fd)
+{
+	struct pollfd p = { .fd = fd, .events = POLLOUT };
+
+	return sys_poll(&p, 1) > 0;
+}
+
 static void put(const char *text, size_t n)
 {
 	int fd = path[0] ? open_file() : STDERR_FILENO;
 
 	if (fd < 0)
 		return;
-	write_unharmed(fd, text, n);
+	if (takes_a_line(fd))
+		write_unharmed(fd, text, n);
+	else
+		atomic_fetch_add(&lost, 1);
 	if (path[0])
 		own_close(fd);
 }
@@ -115,22 +130,42 @@ static int head(char line[LINE], enum log_level level, enum log_part part)
 			level_names[level], part_names[part]);
 }
 
-void log_line(enum log_level level, enum log_part part, const char *format, ...)
+__attribute__((format(printf, 3, 0))) static void say(enum log_level level, enum log_part part,
+						      const char *format, va_list args)
 {
 	char line[LINE];
-	int saved = errno, begin = head(line, level, part), n;
-	va_list args;
+	int begin = head(line, level, part), n;
 
-	va_start(args, format);
-	n = vsnprintf(line + begin, sizeof(line) - (size_t)begin, format, args);
-	va_end(args);
-	n += begin;
+	n = begin + vsnprintf(line + begin, sizeof(line) - (size_t)begin, format, args);
 	if (n > LINE - 1) {
 		n = LINE - 1;
 		memcpy(line + n - 3, "...", 3);
 	}
 	line[n] = '\n';
 	put(line, (size_t)n + 1);
+}
+
+__attribute__((format(printf, 3, 4))) static void say_of(enum log_level level, enum log_part part,
+							 const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	say(level, part, format, args);
+	va_end(args);
+}
+
+void log_line(enum log_level level, enum log_part part, const char *format, ...)
+{
+	int saved = errno;
+	uint32_t n = atomic_exchange(&lost, 0);
+	va_list args;
+
+	if (n > 0)
+		say_of(level, part, "lines lost before this one, their reader was slow: %u", n);
+	va_start(args, format);
+	say(level, part, format, args);
+	va_end(args);
 	errno = saved;
 }
 

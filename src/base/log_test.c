@@ -364,6 +364,48 @@ static void reader_that_is_gone_ends_nobody(void **state)
 	assert_int_equal(WEXITSTATUS(status), 7);
 }
 
+/* Fills the pipe at standard error, logs twice, makes room, logs again. What came then? */
+static const char *log_to_a_full_pipe(void)
+{
+	static char text[4096];
+	char octets[4096] = { 0 };
+	int ends[2];
+	ssize_t n;
+
+	alarm(20); /* a line that waits would wait for ever */
+	if (pipe2(ends, O_CLOEXEC | O_NONBLOCK))
+		return "no pipe";
+	while (write(ends[1], octets, sizeof(octets)) > 0)
+		;
+	fcntl(ends[1], F_SETFL, 0);
+	put_at(ends[1], STDERR_FILENO);
+	log_info(access, "one");
+	log_info(access, "two");
+	while (read(ends[0], octets, sizeof(octets)) > 0)
+		;
+	log_info(access, "three");
+	log_info(access, "four");
+	n = read(ends[0], text, sizeof(text) - 1);
+	alarm(0);
+	close(ends[0]);
+	text[n > 0 ? n : 0] = 0;
+	return text;
+}
+
+static void slow_reader_holds_nobody_and_hears_of_it(void **state)
+{
+	const char *text;
+
+	begin("info", NULL);
+	text = log_to_a_full_pipe();
+	end();
+	assert_null(strstr(text, "one\n"));
+	assert_non_null(strstr(text, "their reader was slow: 2\n"));
+	assert_non_null(strstr(text, "three\n"));
+	assert_non_null(strstr(text, "four\n"));
+	assert_null(strstr(strstr(text, "three"), "slow"));
+}
+
 static void limit_of_files_ends_nobody(void **state)
 {
 	int status;
@@ -497,6 +539,7 @@ int main(void)
 		cmocka_unit_test(addresses_and_errors_have_words),
 		cmocka_unit_test(errno_stays_also_when_nothing_can_be_written),
 		cmocka_unit_test(reader_that_is_gone_ends_nobody),
+		cmocka_unit_test(slow_reader_holds_nobody_and_hears_of_it),
 		cmocka_unit_test(limit_of_files_ends_nobody),
 		cmocka_unit_test(signal_that_waits_is_not_taken),
 		cmocka_unit_test(child_and_threads_write_whole_lines_with_their_own_numbers),

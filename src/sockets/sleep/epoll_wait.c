@@ -163,6 +163,12 @@ static bool is_closed(struct epoll_call *w)
 	return true;
 }
 
+/* Lanes are to be looked at, or the kernel told of something, before one sleeps on. */
+static bool is_stirred(const struct epoll_set *s)
+{
+	return s->hots > 0 || s->dirty > 0;
+}
+
 /* 0: look again, or the time is over. */
 static int sleep_in_kernel(struct epoll_call *w)
 {
@@ -187,12 +193,12 @@ static int sleep_in_kernel(struct epoll_call *w)
 		int64_t slice = left < 0 || left > most ? most : left;
 		int n = epoll_ask_kernel(w, slice == INT64_MAX ? -1 : slice);
 
-		if (n != 0 || slice == left || s->hots > 0 || s->dirty > 0)
+		if (n != 0 || slice == left || is_stirred(s))
 			return n;
 		if (is_closed(w))
 			return -1;
 		most = look_around(s);
-		if (s->hots > 0 || s->dirty > 0)
+		if (is_stirred(s))
 			return 0;
 	}
 }
