@@ -26,8 +26,9 @@ enum {
 	BEHIND, /* nobody writes behind the events that are returned */
 	KILLED, /* the peer, while the writer waits for room */
 	KILLED_EDGE,
-	INHERITED, /* a child goes on with a set in which its parent has slept */
-	SHOT_FULL, /* news, while there is no room: one shot must not tell of any */
+	INHERITED,      /* a child goes on with a set in which its parent has slept */
+	INHERITED_NEST, /* ... with sets of its own, one in another */
+	SHOT_FULL,      /* news, while there is no room: one shot must not tell of any */
 	LEFT_EDGE, /* the lane, by its peer, after the kernel has told of room that the ring had not */
 	LEFT_SHOT,
 	LEFT_EMPTY,  /* with nothing in it, and then asked for room */
@@ -422,15 +423,21 @@ static void inherited(struct life *l)
 	pid_t child;
 
 	stage_say(&l->st, "nothing: %d", epoll_wait(set, &ev, 1, 30));
+	if (l->kind == INHERITED_NEST)
+		close(set); /* others may be made there */
 	child = fork();
-	if (child == 0)
+	if (child == 0) {
+		if (l->kind == INHERITED_NEST)
+			set = make_set(make_set(l->st.fd, EPOLLIN), EPOLLIN);
 		_exit(epoll_wait(set, &ev, 1, LATE_MS) == 1 ? 0 : 9);
+	}
 	stage_nap(30000);
 	life_ask(l, LIFE_SENDS, NEWS);
 	life_wait(l, child);
 	life_answer(l);
 	stage_recv(&l->st, NEWS);
-	close(set);
+	if (l->kind == INHERITED)
+		close(set);
 }
 
 /* ---- news, and no room ---- */
@@ -553,15 +560,11 @@ static void left_asleep(struct life *l)
 static void play(struct life *l)
 {
 	static void (*const with_partner[KINDS])(struct life *) = {
-		[TWO_SETS] = two_sets,
-		[TWO_SETS_EDGE] = two_sets,
-		[INHERITED] = inherited,
-		[SHOT_FULL] = shot_full,
-		[LEFT_EDGE] = left,
-		[LEFT_SHOT] = left,
-		[LEFT_EMPTY] = left_empty,
-		[LEFT_ASLEEP] = left_asleep,
-		[LEFT_ASLEEP_EDGE] = left_asleep,
+		[TWO_SETS] = two_sets,       [TWO_SETS_EDGE] = two_sets,
+		[INHERITED] = inherited,     [INHERITED_NEST] = inherited,
+		[SHOT_FULL] = shot_full,     [LEFT_EDGE] = left,
+		[LEFT_SHOT] = left,          [LEFT_EMPTY] = left_empty,
+		[LEFT_ASLEEP] = left_asleep, [LEFT_ASLEEP_EDGE] = left_asleep,
 	};
 
 	if (l->asleep || l->pending)

@@ -210,6 +210,8 @@ void epoll_fork_parent(void)
 /* The child's sets are the parent's: it changes nothing behind its back, and rings nobody's bell. */
 static void become_guest(struct epoll_set *s)
 {
+	if (!atomic_load(&s->live))
+		return; /* the next one there is the child's own */
 	s->exact = true;
 	s->guest = true;
 	s->bell_pid = 0; /* the one in there is the parent's */
