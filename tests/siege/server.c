@@ -3,8 +3,8 @@
  * A server with one loop and many clients, like a thousand others; one of its clients will be hostile. It knows
  * nothing of the library. It notes how long the calls took that must not block.
  *
- *   server MODE PAGE    MODE: level, edge, poll, select: non-blocking sockets; small: level, with small buffers;
- *                       threads: one for each client, blocking. Prints its port.
+ *   server MODE PAGE    MODE: level, edge, shot, shot-edge (EPOLLONESHOT), poll, select: non-blocking sockets; small:
+ *                       level, with small buffers; threads: one for each client, blocking. Prints its port.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -47,7 +47,7 @@ struct guest {
 	uint8_t piece[PIECE];
 };
 
-static enum { LEVEL, EDGE, POLL, SELECT, THREADS } mode;
+static enum { LEVEL, EDGE, SHOT, SHOT_EDGE, POLL, SELECT, THREADS } mode;
 static bool small_buffers;
 static struct page *page;
 static int listener, set;
@@ -147,6 +147,8 @@ static void wish(struct guest *g, int op)
 
 	if (mode == EDGE)
 		event.events = EPOLLIN | EPOLLOUT | EPOLLET;
+	if (mode == SHOT || mode == SHOT_EDGE)
+		event.events |= EPOLLONESHOT | (mode == SHOT_EDGE ? EPOLLET : 0);
 	TIMED_CALL(TIMED_CONTROL, epoll_ctl(set, op, g->fd, &event));
 }
 
@@ -177,7 +179,7 @@ static void come(void)
 		g->have = g->held = g->sent = 0;
 		g->left = 0;
 		g->fd = fd;
-		if (mode == LEVEL || mode == EDGE)
+		if (mode <= SHOT_EDGE)
 			wish(g, EPOLL_CTL_ADD);
 	}
 }
@@ -198,7 +200,8 @@ static void serve(struct guest *g)
 	if (n < 0)
 		go(g);
 	/* An edge that was not used up must be asked for again. */
-	else if ((mode == EDGE && n > 0) || (mode == LEVEL && sends != wants_to_send(g)))
+	else if ((mode == EDGE && n > 0) || (mode == LEVEL && sends != wants_to_send(g)) ||
+		 mode == SHOT || mode == SHOT_EDGE)
 		wish(g, EPOLL_CTL_MOD);
 }
 
@@ -323,7 +326,8 @@ static void loop_threads(void)
 
 static bool choose(const char *name)
 {
-	static const char *const names[] = { "level", "edge", "poll", "select", "threads" };
+	static const char *const names[] = { "level", "edge",   "shot",   "shot-edge",
+					     "poll",  "select", "threads" };
 
 	small_buffers = strcmp(name, "small") == 0;
 	if (small_buffers)
@@ -361,7 +365,9 @@ int main(int argc, char **argv)
 		fcntl(listener, F_SETFL, O_NONBLOCK);
 	switch (mode) {
 	case LEVEL:
-	case EDGE: loop_epoll(); break;
+	case EDGE:
+	case SHOT:
+	case SHOT_EDGE: loop_epoll(); break;
 	case POLL: loop_poll(); break;
 	case SELECT: loop_select(); break;
 	case THREADS: loop_threads(); break;
