@@ -19,7 +19,7 @@
 enum { REC_ACT_NACTIONS = 0 };
 #include "base/fsm_table.def"
 
-_Atomic uint32_t record_lanes_left;
+_Atomic uint32_t record_lanes;
 
 uint32_t record_step(struct rec *r, enum rec_event e)
 {
@@ -32,8 +32,8 @@ uint32_t record_step(struct rec *r, enum rec_event e)
 	       !atomic_compare_exchange_weak(&r->state, &state, edge.next));
 	if (edge.next == REC_ILLEGAL)
 		return REC_ILLEGAL;
-	if (e == REC_EV_LEAVE)
-		atomic_fetch_add(&record_lanes_left, 1);
+	if (e == REC_EV_ATTACHED || e == REC_EV_LEAVE)
+		atomic_fetch_add(&record_lanes, 1);
 	PROBE(lane_state, r, state, (uint32_t)edge.next, (uint32_t)e);
 	return state;
 }

@@ -19,8 +19,8 @@ extern const struct fsm record_fsm;
 /* The one place where a record changes its state. What it was before, or REC_ILLEGAL: nothing has changed, somebody
  * else was faster. */
 uint32_t record_step(struct rec *r, enum rec_event e);
-/* Counts lanes that this process has left. */
-extern _Atomic uint32_t record_lanes_left;
+/* Counts lanes that came to this process, and that it has left. */
+extern _Atomic uint32_t record_lanes;
 
 /* All but the state, by which others know it, the locks, and what never changes. */
 void record_wipe(struct home *h, struct rec *r, struct keep *keep);

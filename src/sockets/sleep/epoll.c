@@ -254,7 +254,6 @@ static bool walk_sets(struct rec *r, void (*call)(struct epoll_set *s))
 
 void epoll_lane_appeared(struct rec *r)
 {
-	atomic_fetch_add(&epoll_lanes, 1);
 	/* A thread that sleeps already does not know of it. */
 	walk_sets(r, lane_appeared);
 }

@@ -66,7 +66,6 @@ struct epoll_set {
 	uint64_t calls;
 	uint64_t changes; /* by the program, of its members */
 	uint32_t seen_lanes;
-	uint32_t seen_left;
 	uint32_t seen_refusals;
 	uint32_t first; /* where the next look begins, for fairness */
 	uint32_t spin;
@@ -82,8 +81,6 @@ struct epoll_set {
 	bool guest;   /* the parent's: nothing is changed behind its back */
 	bool no_room; /* waited for room in vain: the carrier has some */
 };
-
-extern _Atomic uint32_t epoll_lanes;
 
 /* --- epoll_set.c: the set itself. With its lock, but for the first three */
 
@@ -138,11 +135,10 @@ void epoll_answer(struct epoll_set *s);
 struct epoll_set *epoll_take(int ep, bool *own);
 /* Has this member a lane by now? Then it is looked at from now on. */
 void epoll_find_lane(struct epoll_set *s, int ep, struct member *m);
-/* Lanes came up since the last call: which of the members have one? */
-void epoll_find_lanes(struct epoll_set *s, int ep);
 /* Its lane is left? Then all it can have is in the kernel, which is to tell the program what that has not heard of. */
 void epoll_lose_lane(struct epoll_set *s, struct member *m);
-void epoll_lose_lanes(struct epoll_set *s);
+/* Lanes came or went since the last call: which of the members have one? */
+void epoll_find_lanes(struct epoll_set *s, int ep);
 /* A walk over all sets for one record: with the lock, which comes before any set's. */
 extern struct rec *epoll_subject;
 extern struct robust_lock epoll_walk;

@@ -14,7 +14,6 @@
 
 struct rec *epoll_subject;
 struct robust_lock epoll_walk;
-_Atomic uint32_t epoll_lanes; /* counts lanes that appeared */
 
 struct epoll_set *epoll_of(int fd)
 {
@@ -135,17 +134,6 @@ void epoll_find_lane(struct epoll_set *s, int ep, struct member *m)
 	epoll_hang_bell(s, ep);
 }
 
-void epoll_find_lanes(struct epoll_set *s, int ep)
-{
-	uint32_t now = atomic_load_explicit(&epoll_lanes, memory_order_acquire);
-
-	if (now == s->seen_lanes)
-		return;
-	s->seen_lanes = now;
-	for (uint32_t i = 0; i < s->used; i++)
-		epoll_find_lane(s, ep, &s->member[i]);
-}
-
 void epoll_lose_lane(struct epoll_set *s, struct member *m)
 {
 	if (!m->rec || !m->laned || sock_has_lane(m->rec))
@@ -157,13 +145,15 @@ void epoll_lose_lane(struct epoll_set *s, struct member *m)
 		epoll_rearm(s, m);
 }
 
-void epoll_lose_lanes(struct epoll_set *s)
+void epoll_find_lanes(struct epoll_set *s, int ep)
 {
-	uint32_t now = atomic_load_explicit(&record_lanes_left, memory_order_acquire);
+	uint32_t now = atomic_load_explicit(&record_lanes, memory_order_acquire);
 
-	if (now == s->seen_left)
+	if (now == s->seen_lanes)
 		return;
-	s->seen_left = now;
-	for (uint32_t i = 0; i < s->used; i++)
+	s->seen_lanes = now;
+	for (uint32_t i = 0; i < s->used; i++) {
 		epoll_lose_lane(s, &s->member[i]);
+		epoll_find_lane(s, ep, &s->member[i]);
+	}
 }

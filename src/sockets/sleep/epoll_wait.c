@@ -297,7 +297,6 @@ static int look_awake(struct epoll_call *w)
 	struct epoll_set *s = w->s;
 
 	epoll_find_lanes(s, w->ep);
-	epoll_lose_lanes(s);
 	epoll_find_refused(s);
 	if (s->hots == 0)
 		return 0;
