@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Descriptors of ours in a program that closes what it likes. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -16,26 +15,10 @@
 #include <cmocka.h>
 
 #include "base/own.h"
+#include "base/own_test.h"
 #include "base/self.h"
 
 #define FIRST 960
-
-static int open_fds(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	int n = 0;
-
-	assert_non_null(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
-}
-
-static bool is_open(int fd)
-{
-	return fcntl(fd, F_GETFD) >= 0;
-}
 
 /* Something with an inode of its own. */
 static int make_file(void)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Arenas: what is given out, and which memory of strangers is not mapped. */
-#include <dirent.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,6 +17,7 @@
 #include <cmocka.h>
 
 #include "base/own.h"
+#include "base/own_test.h"
 #include "base/util.h"
 #include "channel/arena.h"
 
@@ -32,18 +32,6 @@ static int begin(void **st)
 	arena_set_most(100000);
 	key++;
 	return 0;
-}
-
-static int open_fds(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	int n = 0;
-
-	assert_non_null(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
 }
 
 static struct arena *take(uint32_t *lane, int *fd)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Bells: ours is made once, and what others send is kept only if it is one. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -20,26 +19,10 @@
 #include <cmocka.h>
 
 #include "base/own.h"
+#include "base/own_test.h"
 #include "channel/bell.h"
 
 #define HIGH 900
-
-static int open_fds(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	int n = 0;
-
-	assert_non_null(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
-}
-
-static bool is_open(int fd)
-{
-	return fcntl(fd, F_GETFD) >= 0;
-}
 
 /* What rings it; *look is where it is heard. */
 static int make_bell(int *look)

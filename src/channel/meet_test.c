@@ -4,7 +4,6 @@
  * does not exist (see board_test.c), so it needs root.
  */
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -22,6 +21,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "base/own_test.h"
 #include "base/util.h"
 #include "channel/arena.h"
 #include "channel/bell.h"
@@ -142,18 +142,6 @@ static int end(void **st)
 		if (geteuid() != user) \
 			skip();        \
 	} while (0)
-
-static int open_fds(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	int n = 0;
-
-	assert_non_null(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
-}
 
 static void post(struct meet_end *r)
 {

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT */
+/* For tests, behind cmocka.h: which descriptors this process has. */
+#ifndef FLUE_BASE_OWN_TEST_H
+#define FLUE_BASE_OWN_TEST_H
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdbool.h>
+
+static inline int open_fds(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	int n = 0;
+
+	assert_non_null(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+static inline bool is_open(int fd)
+{
+	return fcntl(fd, F_GETFD) >= 0;
+}
+
+#endif
