@@ -88,7 +88,8 @@ void trunk_fail(struct trunk *t, int error)
 		return;
 	t->status = error;
 	t->owing.first = TRUNK_NONE;
-	t->n_starved = 0;
+	t->starved.first = t->starved.last = TRUNK_NONE;
+	t->n_starved = t->to_feed = 0;
 	for (uint32_t c = 0; c < t->top; c++) {
 		struct circuit *k = &t->circuit[c];
 
@@ -173,6 +174,7 @@ int trunk_attach(int memory, unsigned side, int sock, pid_t peer, struct trunk *
 	t->surplus = t->shape.blocks - t->shape.circuits * t->shape.guarantee;
 	t->next_circuit = side;
 	t->told.first = t->owing.first = t->idle.first = TRUNK_NONE;
+	t->starved.first = t->starved.last = TRUNK_NONE;
 	for (uint32_t i = 0; i < t->shape.blocks; i++) {
 		t->owner[i] = TRUNK_NONE;
 		t->free[t->n_free++] = t->shape.blocks - 1 - i;
@@ -424,6 +426,7 @@ int trunk_poll(struct trunk *t, struct trunk_event *events, int max)
 	trunk_pay(t);
 	if (trunk_has_back(t))
 		trunk_reclaim(t);
+	trunk_feed(t);
 	if (trunk_has_in(t))
 		trunk_take_in(t);
 	if (t->told.first == TRUNK_NONE)

@@ -120,6 +120,7 @@ struct circuit {
 	uint32_t ends;        /* of messages in the queue */
 	uint32_t next_told;
 	uint32_t next; /* of those that owe something, or are idle */
+	uint32_t next_starved, prev_starved;
 	void *user;
 };
 
@@ -157,12 +158,13 @@ struct trunk {
 	uint32_t next_circuit; /* of ours: the first that was never used */
 	uint32_t top;          /* circuits ever used are below */
 	struct circuit_list told, owing;
-	struct circuit_list idle;  /* of ours, used before */
-	uint64_t looked;           /* when the peer was last asked after */
-	_Atomic uint32_t sleepers; /* threads of ours */
-	_Atomic bool polls;        /* one of them, on the socket */
-	bool is_news;              /* for them */
-	unsigned alarm;            /* for the peer, beside what is published: enum trunk_armed */
+	struct circuit_list starved; /* who waits longest is first */
+	struct circuit_list idle;    /* of ours, used before */
+	uint64_t looked;             /* when the peer was last asked after */
+	_Atomic uint32_t sleepers;   /* threads of ours */
+	_Atomic bool polls;          /* one of them, on the socket */
+	bool is_news;                /* for them */
+	unsigned alarm;              /* for the peer, beside what is published: enum trunk_armed */
 	_Atomic uint64_t rings;
 
 	/* Sending. */
@@ -174,6 +176,8 @@ struct trunk {
 	uint32_t n_free;
 	uint32_t tail, tail_told, head_seen, n_back;
 	uint32_t surplus_used, n_starved;
+	uint32_t
+		to_feed; /* so many of the starved, from the first on, may have credit from the surplus by now */
 
 	/* Receiving. */
 	const _Atomic uint64_t *in_ring;
@@ -238,6 +242,8 @@ bool trunk_put(struct trunk *t, uint32_t c, enum trunk_type type, uint8_t kind, 
 /* FIN and CLOSE, now or when there is room in the ring. */
 void trunk_owe(struct trunk *t, uint32_t c, unsigned what);
 void trunk_pay(struct trunk *t);
+/* Tells starved circuits of surplus that came back: a few at a time, while `to_feed` is not 0. */
+void trunk_feed(struct trunk *t);
 /* Somebody waits for the credit that was wanted last, or nobody does any more. */
 void trunk_starve(struct trunk *t, struct circuit *k);
 void trunk_unstarve(struct trunk *t, struct circuit *k);

@@ -322,6 +322,7 @@ static void stalled_circuit_stops_no_other(void **st)
 {
 	uint32_t c[4] = { connect_pair(0), connect_pair(1), connect_pair(0), connect_pair(1) };
 	uint32_t sent[4] = { 0 };
+	struct trunk_event ev[4];
 	char octet;
 
 	/* Three take what they can get, and nobody reads. */
@@ -344,7 +345,12 @@ static void stalled_circuit_stops_no_other(void **st)
 	/* And those go on when they are read. */
 	for (int i = 0; i < 5; i++)
 		assert_int_equal(recv_some(side[1], c[0], &octet, 1, 0), 1);
-	assert_int_equal(poll_one(side[0], c[0]), TRUNK_WRITABLE);
+	/* All three: what the first one gave back beyond its own is anybody's. */
+	assert_int_equal(trunk_poll(side[0], ev, 4), 3);
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(ev[i].circuit, c[i]);
+		assert_int_equal(ev[i].bits, TRUNK_WRITABLE);
+	}
 	assert_int_equal(send_text(side[0], c[0], "x", 0), 1);
 }
 
@@ -371,6 +377,121 @@ static void whole_message_waits_for_all_its_blocks(void **st)
 		;
 	assert_int_equal(trunk_send(side[0], c, &iov, 1, 0, 0), 64 * 6);
 	assert_int_equal(recv_some(side[1], c, in, 64, TRUNK_MESSAGE), -EAGAIN);
+}
+
+/* Others have all of the surplus. */
+static void use_up_surplus(const uint32_t *c, int n)
+{
+	for (int i = 0; i < n; i++)
+		while (send_text(side[0], c[i], "x", 0) == 1)
+			;
+}
+
+static void read_all(uint32_t c)
+{
+	char in[64];
+
+	while (recv_some(side[1], c, in, sizeof(in), 0) > 0)
+		;
+}
+
+/* It has nothing of its own under way, so nothing of its own comes back. */
+static void whole_message_waits_for_the_surplus_of_others(void **st)
+{
+	uint32_t c[4] = { connect_pair(0), connect_pair(1), connect_pair(0), connect_pair(1) };
+	char much[64 * 4] = { 0 };
+	struct iovec iov = { much, sizeof(much) };
+	struct trunk_event ev[4];
+
+	use_up_surplus(c, 3);
+	assert_int_equal(trunk_send(side[0], c[3], &iov, 1, 0, TRUNK_WHOLE), -EAGAIN);
+	assert_int_equal(trunk_out(side[0], c[3]), 0);
+	/* One that is over gives it up. */
+	trunk_drop(side[0], c[0], 0);
+	while (trunk_poll(side[1], ev, 4) > 0)
+		;
+	trunk_drop(side[1], c[0], 0);
+	assert_int_equal(trunk_out(side[0], c[0]), 0); /* takes it back, and tells nobody */
+	assert_false(trunk_arm(side[0]));              /* but nobody sleeps over it */
+	assert_int_equal(trunk_wait(side[0], 60000), 0);
+	assert_int_equal(trunk_poll(side[0], ev, 4), 3);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(ev[i].bits, TRUNK_WRITABLE);
+	assert_int_equal(ev[2].circuit, c[3]); /* who came last is told last */
+	assert_int_equal(trunk_send(side[0], c[3], &iov, 1, 0, TRUNK_WHOLE), 64 * 4);
+	assert_true(trunk_arm(side[0]));
+}
+
+/* A block that is given up here is surplus as well. */
+static void unclaimed_block_feeds_others(void **st)
+{
+	uint32_t c[4] = { connect_pair(0), connect_pair(1), connect_pair(0), connect_pair(1) };
+	struct trunk_block b[6];
+	char much[64 * 4] = { 0 };
+	struct iovec iov = { much, sizeof(much) };
+
+	for (int i = 0; i < 6; i++)
+		assert_int_equal(trunk_claim(side[0], c[0], &b[i]), 1);
+	/* Two blocks and half of the four that are left: then more is needed than there is. */
+	assert_int_equal(trunk_send(side[0], c[3], &iov, 1, 0, TRUNK_WHOLE), 64 * 4);
+	iov.iov_len = 64 * 3;
+	assert_int_equal(trunk_send(side[0], c[2], &iov, 1, 0, TRUNK_WHOLE), 64 * 3);
+	assert_int_equal(trunk_send(side[0], c[1], &iov, 1, 0, TRUNK_WHOLE), 64 * 3);
+	assert_int_equal(trunk_room(side[0], c[1]), 0);
+	assert_int_equal(poll_one(side[0], c[1]), 0);
+	trunk_unclaim(side[0], b[0].index);
+	trunk_unclaim(side[0], b[1].index);
+	assert_int_equal(poll_one(side[0], c[1]), TRUNK_WRITABLE);
+	assert_int_equal(trunk_room(side[0], c[1]), 1);
+}
+
+/* More are starved than are looked at in one call; each is told in its turn, and none twice. */
+static void thousands_that_are_starved_are_fed_in_turn(void **st)
+{
+	enum { MANY = 1000 };
+	const struct trunk_shape wide = { 2048, 64, 2 * MANY, 1 };
+	static uint32_t c[MANY];
+	static bool told[MANY];
+	char two[65] = { 0 };
+	struct iovec iov = { two, sizeof(two) };
+	struct trunk_event ev[16];
+	int n, sum = 0;
+
+	close_pair();
+	attach_pair(&wide, false);
+	for (int i = 0; i < MANY; i++)
+		c[i] = connect_pair(0);
+	use_up_surplus(c, 10);
+	for (int i = 10; i < MANY; i++)
+		assert_int_equal(trunk_send(side[0], c[i], &iov, 1, 0, TRUNK_WHOLE), -EAGAIN);
+	read_all(c[0]);
+	/* They do nothing with it, and still all learn. */
+	while (!trunk_arm(side[0])) {
+		n = trunk_poll(side[0], ev, 16);
+		for (int i = 0; i < n; i++) {
+			uint32_t k = ev[i].circuit / 2;
+
+			assert_int_equal(ev[i].bits, TRUNK_WRITABLE);
+			assert_false(told[k]);
+			told[k] = true;
+			sum += k >= 10;
+		}
+	}
+	assert_int_equal(sum, MANY - 10);
+}
+
+static void limit_that_is_raised_is_told(void **st)
+{
+	uint32_t c = connect_pair(0);
+
+	trunk_set_limit(side[0], c, 1);
+	assert_int_equal(send_text(side[0], c, "x", 0), 1);
+	assert_int_equal(send_text(side[0], c, "x", 0), -EAGAIN);
+	trunk_set_limit(side[0], c, 1);
+	assert_int_equal(poll_one(side[0], c), 0);
+	trunk_set_limit(side[0], c, 2);
+	assert_int_equal(poll_one(side[0], c), TRUNK_WRITABLE);
+	assert_int_equal(send_text(side[0], c, "x", 0), 1);
 }
 
 static void limit_is_kept(void **st)
@@ -519,7 +640,11 @@ int main(void)
 		T(claimed_block_cannot_come_back),
 		T(stalled_circuit_stops_no_other),
 		T(whole_message_waits_for_all_its_blocks),
+		T(whole_message_waits_for_the_surplus_of_others),
+		T(unclaimed_block_feeds_others),
+		T(thousands_that_are_starved_are_fed_in_turn),
 		T(limit_is_kept),
+		T(limit_that_is_raised_is_told),
 		T(half_close_leaves_the_other_way_open),
 		T(reset_is_seen_behind_what_has_come),
 		T(ends_wait_when_the_ring_has_no_room),

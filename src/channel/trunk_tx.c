@@ -3,6 +3,9 @@
  * Sending on a trunk. Only the sender counts credit: it knows which circuit each block went to, and a block counts until it
  * comes back. A circuit has `guarantee` blocks that nobody else can take; beyond them it may have as many of the
  * common surplus as are still free there, so that one that stalls keeps half of it at most.
+ *
+ * Who was refused credit is *starved*, and told when there is enough for it again: at once when a block of its own comes
+ * back, in turn with all others that are starved when surplus does.
  */
 #include <errno.h>
 #include <limits.h>
@@ -94,10 +97,21 @@ bool trunk_has_back(const struct trunk *t)
 
 void trunk_starve(struct trunk *t, struct circuit *k)
 {
-	if (!(k->flags & CIRCUIT_STARVED))
-		t->n_starved++;
-	k->flags |= CIRCUIT_STARVED;
+	uint32_t c = (uint32_t)(k - t->circuit);
+
 	k->need += k->need == 0;
+	/* When all is over nothing will come. */
+	if (k->flags & CIRCUIT_STARVED || t->status)
+		return;
+	k->flags |= CIRCUIT_STARVED;
+	t->n_starved++;
+	k->next_starved = TRUNK_NONE;
+	k->prev_starved = t->starved.last;
+	if (t->starved.last == TRUNK_NONE)
+		t->starved.first = c;
+	else
+		t->circuit[t->starved.last].next_starved = c;
+	t->starved.last = c;
 }
 
 static void starve(struct trunk *t, struct circuit *k, uint32_t need)
@@ -106,7 +120,24 @@ static void starve(struct trunk *t, struct circuit *k, uint32_t need)
 	trunk_starve(t, k);
 }
 
-/* Who is starved has blocks of its own away, so each time one of them comes is enough to look. */
+void trunk_unstarve(struct trunk *t, struct circuit *k)
+{
+	if (!(k->flags & CIRCUIT_STARVED))
+		return;
+	k->flags &= (uint8_t)~CIRCUIT_STARVED;
+	t->n_starved--;
+	t->to_feed = min_u32(t->to_feed, t->n_starved);
+	if (k->prev_starved == TRUNK_NONE)
+		t->starved.first = k->next_starved;
+	else
+		t->circuit[k->prev_starved].next_starved = k->next_starved;
+	if (k->next_starved == TRUNK_NONE)
+		t->starved.last = k->prev_starved;
+	else
+		t->circuit[k->next_starved].prev_starved = k->prev_starved;
+}
+
+/* Its credit may have grown. */
 static void feed(struct trunk *t, uint32_t c)
 {
 	struct circuit *k = &t->circuit[c];
@@ -117,11 +148,26 @@ static void feed(struct trunk *t, uint32_t c)
 	trunk_tell(t, c, TRUNK_WRITABLE);
 }
 
-void trunk_unstarve(struct trunk *t, struct circuit *k)
+/* Thousands may be starved, and what comes back feeds few of them: so many are looked at in a call. */
+#define FEED_LOOKS 64
+
+void trunk_feed(struct trunk *t)
 {
-	if (k->flags & CIRCUIT_STARVED)
-		t->n_starved--;
-	k->flags &= (uint8_t)~CIRCUIT_STARVED;
+	/* Those who were told first have taken it; the others are first when there is more. */
+	if (t->surplus_used == t->surplus)
+		t->to_feed = 0;
+	for (int i = 0; i < FEED_LOOKS && t->to_feed; i++) {
+		uint32_t c = t->starved.first;
+		struct circuit *k = &t->circuit[c];
+
+		t->to_feed--;
+		feed(t, c);
+		if (!(k->flags & CIRCUIT_STARVED))
+			continue;
+		/* Behind the others. */
+		trunk_unstarve(t, k);
+		trunk_starve(t, k);
+	}
 }
 
 /* It is with `c` no more. */
@@ -131,8 +177,12 @@ static void free_block(struct trunk *t, uint32_t block, uint32_t c)
 
 	t->owner[block] = TRUNK_NONE;
 	t->free[t->n_free++] = block;
-	if (k->out-- > t->shape.guarantee)
+	if (k->out-- > t->shape.guarantee) {
 		t->surplus_used--;
+		/* Any of them may have been waiting for it, those with nothing of their own under way as well. */
+		t->to_feed = t->n_starved;
+		t->is_news |= t->to_feed > 0;
+	}
 	feed(t, c);
 }
 
@@ -437,8 +487,10 @@ void trunk_set_limit(struct trunk *t, uint32_t c, uint32_t blocks)
 
 	if (!trunk_enter(t, &no))
 		return;
-	if (circuit_at(t, c))
+	if (circuit_at(t, c)) {
 		t->circuit[c].limit = blocks;
+		feed(t, c);
+	}
 	trunk_leave(t);
 }
 

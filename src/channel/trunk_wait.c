@@ -109,7 +109,7 @@ bool trunk_peer_is_dead(struct trunk *t)
 static bool has_news(struct trunk *t)
 {
 	return t->status || t->told.first != TRUNK_NONE || trunk_has_in(t) ||
-	       (t->n_starved && trunk_has_back(t)) ||
+	       (t->n_starved && trunk_has_back(t)) || t->to_feed ||
 	       (t->owing.first != TRUNK_NONE &&
 		atomic_load_explicit(&t->peer->head, memory_order_relaxed) != t->head_seen) ||
 	       atomic_load_explicit(&t->peer->closed, memory_order_relaxed);

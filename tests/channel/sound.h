@@ -7,6 +7,23 @@
 
 #include "channel/trunk_priv.h"
 
+/* All who are starved are in the list, and who could be fed will be looked at. */
+static inline void check_starved(const struct trunk *t, uint32_t starved)
+{
+	uint32_t listed = 0, prev = TRUNK_NONE;
+
+	CHECK(t->n_starved == starved && t->to_feed <= starved);
+	for (uint32_t c = t->starved.first; c != TRUNK_NONE; c = t->circuit[c].next_starved) {
+		const struct circuit *k = &t->circuit[c];
+
+		CHECK(k->flags & CIRCUIT_STARVED && k->prev_starved == prev);
+		CHECK(listed < t->to_feed || trunk_credit(t, k) < k->need);
+		CHECK(++listed <= starved);
+		prev = c;
+	}
+	CHECK(listed == starved && t->starved.last == prev);
+}
+
 /* Every block is free, or one circuit has it; and the counts agree. */
 static inline void check_sending(const struct trunk *t)
 {
@@ -30,7 +47,7 @@ static inline void check_sending(const struct trunk *t)
 		starved += t->circuit[c].flags & CIRCUIT_STARVED ? 1 : 0;
 	}
 	CHECK(t->surplus_used == over && over <= t->surplus);
-	CHECK(t->n_starved == starved);
+	check_starved(t, starved);
 	free(out);
 }
 
