@@ -43,6 +43,9 @@
 /* So often the kernel is asked whether the other process is still there, while nothing comes: a child of its may have
  * inherited the socket, whose end then tells nothing. */
 #define TRUNK_LOOK (20 * NSEC_PER_MSEC)
+/* For the same reason a sleep on the socket is no longer, if the other process is known: it may be killed while we sleep. One
+ * system call or two in a second are not felt, and who waits for a process that is dead has time. */
+#define TRUNK_SLEEP NSEC_PER_SEC
 
 /* --- sleeps in the kernel */
 /* With octets of ours unread, no longer: the peer may ask for them again, and only we can send them. */

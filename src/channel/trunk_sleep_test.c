@@ -344,6 +344,59 @@ static void killed_peer_is_noticed(void **st)
 	assert_int_equal(open_fds(), before);
 }
 
+static int heir_ready[2], heir_stop[2];
+
+/* Its child has a copy of the socket, and lives on. */
+static void leave_an_heir(struct trunk *t)
+{
+	char octet = 0;
+
+	if (fork() == 0) {
+		close(heir_stop[1]);
+		if (write(heir_ready[1], "", 1) == 1 && read(heir_stop[0], &octet, 1) == 0)
+			_exit(0);
+		_exit(1);
+	}
+	for (;;)
+		trunk_wait(t, -1);
+}
+
+static void *kill_later(void *arg)
+{
+	usleep(300000); /* until it sleeps on the socket */
+	kill(*(pid_t *)arg, SIGKILL);
+	return NULL;
+}
+
+static void killed_peer_is_noticed_when_its_child_has_the_socket(void **st)
+{
+	const struct itimerval limit = { .it_value = { .tv_sec = 60 } }, none = { 0 };
+	struct sigaction act = { .sa_handler = on_alarm };
+	int fd, status;
+	pthread_t thread;
+	char octet;
+	pid_t pid;
+
+	assert_int_equal(pipe(heir_ready), 0);
+	assert_int_equal(pipe(heir_stop), 0);
+	pid = spawn(&fd, true, true, leave_an_heir);
+	assert_int_equal(read(heir_ready[0], &octet, 1), 1);
+	assert_int_equal(sigaction(SIGALRM, &act, NULL), 0);
+	assert_int_equal(setitimer(ITIMER_REAL, &limit, NULL), 0);
+	assert_int_equal(pthread_create(&thread, NULL, kill_later, &pid), 0);
+	assert_int_equal(trunk_wait(side[0], -1), 0); /* -EINTR: it would never end */
+	assert_int_equal(trunk_status(side[0]), -EPIPE);
+	setitimer(ITIMER_REAL, &none, NULL);
+	signal(SIGALRM, SIG_DFL);
+	pthread_join(thread, NULL);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	trunk_close(side[0]);
+	for (int i = 0; i < 2; i++) {
+		close(heir_ready[i]);
+		close(heir_stop[i]);
+	}
+}
+
 /* It ends another program's way: its memory is gone, its number is not. */
 static void exec_something(struct trunk *t)
 {
@@ -424,6 +477,7 @@ int main(void)
 		T(writer_sleeps_until_there_is_room),
 		T(signal_handler_gets_told_off),
 		cmocka_unit_test(killed_peer_is_noticed),
+		cmocka_unit_test(killed_peer_is_noticed_when_its_child_has_the_socket),
 		cmocka_unit_test(peer_that_executes_another_program_is_gone),
 		T(child_of_a_fork_has_nothing),
 	};

@@ -215,13 +215,17 @@ static int sleep_on_word(struct trunk *t, uint32_t rung, uint64_t end)
 static int sleep_on_sock(struct trunk *t, uint64_t end)
 {
 	struct pollfd p = { .fd = t->sock, .events = POLLIN };
-	uint64_t now = clock_now(), left = now < end ? end - now : 0;
+	bool known = t->peer_pid > 0;
+	uint64_t now = clock_now(), most = now < end ? end - now : 0;
+	/* A child of the peer's may keep the socket open when the peer is killed: then nobody rings. */
+	uint64_t left = known ? min_u64(most, TRUNK_SLEEP) : most;
 	const struct timespec limit = { .tv_sec = (time_t)(left / NSEC_PER_SEC),
 					.tv_nsec = (long)(left % NSEC_PER_SEC) };
 	int rc;
 
 	ROBUST_NONE();
-	rc = (int)sys_call(SYS_ppoll, &p, 1l, end == UINT64_MAX ? NULL : &limit, NULL, 8l);
+	rc = (int)sys_call(SYS_ppoll, &p, 1l, end == UINT64_MAX && !known ? NULL : &limit, NULL,
+			   8l);
 	if (rc < 0)
 		return -errno;
 	trunk_heard(t);
