@@ -129,7 +129,7 @@ int trunk_shut(struct trunk *t, uint32_t c);
 void trunk_drop(struct trunk *t, uint32_t c, uint8_t code);
 
 struct trunk_message {
-	uint32_t size; /* octets that are here */
+	size_t size; /* octets that are here */
 	uint8_t kind;
 	bool end; /* and they are all of it */
 };

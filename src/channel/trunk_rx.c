@@ -297,7 +297,7 @@ static size_t read_blocks(struct trunk *t, struct circuit *k, struct scatter s, 
 		block = next;
 		skip = 0;
 	}
-	m->size = (uint32_t)done;
+	m->size = done;
 	return done;
 }
 

@@ -238,6 +238,32 @@ static void message_in_parts_is_not_read_before_its_end(void **st)
 	assert_string_equal(text, "one two");
 }
 
+/* The peer says so; nobody touches that much memory. */
+static void message_of_more_than_four_gibioctets_is_that_long(void **st)
+{
+	const struct trunk_shape vast = { 8192, TRUNK_BLOCK_MAX, 2, 1 };
+	enum { PARTS = 4097 };
+	static char in[1 << 20];
+	struct trunk_message m;
+	struct iovec iov = { in, sizeof(in) };
+	struct trunk *a;
+	uint32_t c;
+
+	close_pair();
+	attach_pair(&vast, false);
+	c = connect_pair(0);
+	a = side[0];
+	for (uint32_t i = 0; i < PARTS; i++)
+		atomic_store(&a->out_ring[(a->tail + i) & (ring_size(a) - 1)],
+			     entry_word((struct trunk_entry) { c, i, TRUNK_BLOCK_MAX, 'k',
+							       i + 1 < PARTS ? ENTRY_PART
+									     : ENTRY_LAST }));
+	atomic_store(&a->own->tail, a->tail + PARTS);
+	assert_int_equal(trunk_next(side[1], c, &m), 1);
+	assert_true(m.end && m.size == (size_t)PARTS * TRUNK_BLOCK_MAX);
+	assert_int_equal(trunk_recv(side[1], c, &iov, 1, TRUNK_MESSAGE, &m), -EMSGSIZE);
+}
+
 static void block_is_taken_without_copying(void **st)
 {
 	uint32_t c = connect_pair(0);
@@ -635,6 +661,7 @@ int main(void)
 		T(octets_are_gathered_and_scattered),
 		T(message_comes_as_it_was_sent),
 		T(message_in_parts_is_not_read_before_its_end),
+		T(message_of_more_than_four_gibioctets_is_that_long),
 		T(block_is_taken_without_copying),
 		T(message_is_made_in_place),
 		T(claimed_block_cannot_come_back),
