@@ -306,9 +306,12 @@ int trunk_accept(struct trunk *t, uint32_t c, const void *data, size_t size, voi
 	if (!trunk_enter(t, &rc))
 		return rc;
 	rc = answer(t, c, size);
-	if (rc == 0 && !trunk_put(t, c, ENTRY_ACCEPT, 0, data, size))
+	if (rc == 0 && !trunk_put(t, c, ENTRY_ACCEPT, 0, data, size)) {
 		rc = t->status ? -ECONNRESET : -EAGAIN;
+		trunk_starve(t, &t->circuit[c]);
+	}
 	if (rc == 0) {
+		trunk_unstarve(t, &t->circuit[c]);
 		drop_greeting(t, &t->circuit[c]);
 		t->circuit[c].state = CIRCUIT_LIVE;
 		t->circuit[c].user = user;

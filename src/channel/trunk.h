@@ -77,7 +77,10 @@ void trunk_forked(void);
 
 /* A new circuit, or a negative errno: -ENOSPC, -EMSGSIZE. TRUNK_ACCEPTED or TRUNK_ENDED follows. */
 int trunk_open(struct trunk *t, const void *data, size_t size, void *user);
-/* After TRUNK_OPENED. -ECONNRESET: it is not wanted any more; trunk_drop() it. */
+/*
+ * After TRUNK_OPENED. -ECONNRESET: it is not wanted any more; trunk_drop() it. -EAGAIN: the peer still has all blocks of
+ * circuits that had this number before; TRUNK_WRITABLE follows, then call again.
+ */
 int trunk_accept(struct trunk *t, uint32_t c, const void *data, size_t size, void *user);
 /* Uses it up. `code` tells the other side why. */
 int trunk_refuse(struct trunk *t, uint32_t c, uint8_t code, const void *data, size_t size);

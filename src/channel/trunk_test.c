@@ -520,6 +520,38 @@ static void limit_that_is_raised_is_told(void **st)
 	assert_int_equal(send_text(side[0], c, "x", 0), 1);
 }
 
+/* The peer holds what the number's last circuit had sent, and that was all it could have. */
+static void acceptance_waits_for_credit(void **st)
+{
+	uint32_t c = connect_pair(0), sent = 0, other = connect_pair(0);
+	struct trunk_block b[6];
+	char octet;
+
+	while (send_text(side[1], c, "x", 0) == 1)
+		sent++;
+	assert_int_equal(sent, 6);
+	for (uint32_t i = 0; i < sent; i++)
+		assert_int_equal(trunk_take(side[0], c, &b[i]), 1);
+	trunk_drop(side[0], c, 0);
+	assert_int_equal(poll_one(side[1], c), TRUNK_ENDED);
+	trunk_drop(side[1], c, 0);
+	assert_int_equal(poll_one(side[0], c), 0);
+	assert_int_equal(trunk_open(side[0], NULL, 0, NULL), c);
+	assert_int_not_equal(other, c);
+	assert_int_equal(poll_one(side[1], c), TRUNK_OPENED);
+	assert_int_equal(trunk_accept(side[1], c, "you", 3, NULL), -EAGAIN);
+	assert_int_equal(poll_one(side[1], c), 0);
+	assert_int_equal(trunk_wait_for(side[1], c, TRUNK_WRITABLE, 0), -ETIMEDOUT);
+	for (uint32_t i = 0; i < sent; i++)
+		trunk_give(side[0], b[i].index);
+	assert_int_equal(trunk_wait_for(side[1], c, TRUNK_WRITABLE, 60000), 0);
+	assert_int_equal(poll_one(side[1], c), TRUNK_WRITABLE);
+	assert_int_equal(trunk_accept(side[1], c, "you", 3, NULL), 0);
+	assert_int_equal(poll_one(side[0], c), TRUNK_ACCEPTED);
+	assert_int_equal(send_text(side[1], c, "x", 0), 1);
+	assert_int_equal(recv_some(side[0], c, &octet, 1, 0), 1);
+}
+
 static void limit_is_kept(void **st)
 {
 	uint32_t c = connect_pair(0);
@@ -670,6 +702,7 @@ int main(void)
 		T(whole_message_waits_for_the_surplus_of_others),
 		T(unclaimed_block_feeds_others),
 		T(thousands_that_are_starved_are_fed_in_turn),
+		T(acceptance_waits_for_credit),
 		T(limit_is_kept),
 		T(limit_that_is_raised_is_told),
 		T(half_close_leaves_the_other_way_open),

@@ -189,7 +189,8 @@ static bool is_fulfilled(struct trunk *t, struct wish w)
 	k = circuit_at(t, w.c);
 	if (!k || t->status || k->flags & CIRCUIT_ENDED)
 		return true;
-	if (w.what & TRUNK_WRITABLE && k->state == CIRCUIT_LIVE) {
+	/* One that is offered is written to when it is accepted. */
+	if (w.what & TRUNK_WRITABLE && (k->state == CIRCUIT_LIVE || k->state == CIRCUIT_OFFERED)) {
 		if (k->flags & CIRCUIT_SHUT || trunk_credit(t, k) >= (k->need ? k->need : 1))
 			return true;
 		trunk_starve(t, k);
