@@ -100,7 +100,8 @@ struct oti_buf *local_buf_take(struct local_conn *c)
 	struct oti_buf *buf;
 
 	set_limit(c);
-	if (c->n_free == 0 || trunk_claim(trunk_of(c), c->circuit, &b) != 1) {
+	/* Nothing overtakes what is owed. */
+	if (c->owes || c->n_free == 0 || trunk_claim(trunk_of(c), c->circuit, &b) != 1) {
 		c->starved = true;
 		return NULL;
 	}

@@ -67,8 +67,10 @@ static void look_asking(struct local_conn *c, struct local_event *ev)
 static void look_accepting(struct local_conn *c, struct local_event *ev)
 {
 	struct trunk_block b;
-	int rc = c->broken ? -EPROTO : trunk_take(trunk_of(c), c->circuit, &b);
+	int rc = c->broken ? -EPROTO : local_setup_pay(c);
 
+	if (rc == 0)
+		rc = trunk_take(trunk_of(c), c->circuit, &b);
 	if (rc == -EAGAIN)
 		return;
 	if (rc == 1)
@@ -113,6 +115,20 @@ static void look_data(struct local_conn *c, struct local_event *ev)
 	}
 }
 
+/* The beginner: messages can go behind the confirmation. */
+static void look_confirmed(struct local_conn *c, struct local_event *ev)
+{
+	if (is_cut(c)) {
+		tell_down(c, ev, OTI_DOWN_LOST);
+		return;
+	}
+	/* If the peer has left `down` tells of it. */
+	if (local_setup_pay(c) == -EAGAIN)
+		return;
+	c->state = CONN_UP;
+	ev->news = NEWS_UP;
+}
+
 static void look(struct local_conn *c, struct local_event *ev)
 {
 	switch (c->state) {
@@ -126,14 +142,7 @@ static void look(struct local_conn *c, struct local_event *ev)
 		if (is_cut(c))
 			tell_down(c, ev, OTI_DOWN_LOST);
 		break;
-	case CONN_CONFIRMED:
-		if (is_cut(c)) {
-			tell_down(c, ev, OTI_DOWN_LOST);
-			break;
-		}
-		c->state = CONN_UP;
-		ev->news = NEWS_UP;
-		break;
+	case CONN_CONFIRMED: look_confirmed(c, ev); break;
 	case CONN_ACCEPTING: look_accepting(c, ev); break;
 	case CONN_UP:
 	case CONN_CLOSING: look_data(c, ev); break;

@@ -59,6 +59,9 @@ enum local_state {
 	CONN_NSTATES,
 };
 
+/* Words of set-up that the trunk had no credit for: the peer holds blocks of connections before this one. */
+enum local_debt { OWES_NOTHING, OWES_ANSWER, OWES_CONFIRM };
+
 struct local_listener;
 
 struct local_conn {
@@ -73,7 +76,9 @@ struct local_conn {
 	uint8_t code;     /* with which the peer dropped it */
 	bool broken;      /* the peer broke a rule, or is dead */
 	struct oti_addr local, remote;
-	struct local_greeting greeting; /* the peer's */
+	struct local_greeting greeting; /* the peer's; or ours, while that is owed */
+	enum local_debt owes;
+	size_t answer_len; /* octets of our greeting */
 	/* Sending. */
 	struct oti_buf *bufs;
 	uint32_t *free;  /* stack of numbers of `bufs` */
@@ -201,6 +206,8 @@ void local_setup_port(struct local *l, struct oti_addr *addr);
 void local_setup_asked(struct local *l, uint32_t circuit);
 /* Lock held: reads the peer's greeting. False: there is none, or it makes no sense. */
 bool local_setup_greeting(struct local_conn *c);
+/* Lock held: says what is owed. -EAGAIN: still no credit, the trunk tells when; others: the peer has left. */
+int local_setup_pay(struct local_conn *c);
 /* Lock held: nothing more is told, the peer sees `code`. */
 void local_setup_over(struct local_conn *c, enum local_code code);
 

@@ -271,6 +271,20 @@ static void begin(struct local_conn *c, enum local_state state)
 	c->circuit = LOCAL_NOWHERE;
 	c->heard = c->code = 0;
 	c->broken = false;
+	c->owes = OWES_NOTHING;
+}
+
+int local_setup_pay(struct local_conn *c)
+{
+	int rc = 0;
+
+	if (c->owes == OWES_ANSWER)
+		rc = trunk_accept(trunk_of(c), c->circuit, &c->greeting, c->answer_len, c);
+	else if (c->owes == OWES_CONFIRM)
+		rc = (int)trunk_send(trunk_of(c), c->circuit, NULL, 0, KIND_CONFIRM, 0);
+	if (rc != -EAGAIN)
+		c->owes = OWES_NOTHING;
+	return rc;
 }
 
 /* ---- connecting ---- */
@@ -333,8 +347,9 @@ int local_confirm(struct oti_conn *conn)
 	lock_take(&c->lock);
 	if (c->state == CONN_ACCEPTED) {
 		c->state = CONN_CONFIRMED;
-		/* If the peer has left `down` tells of it. */
-		(void)trunk_send(trunk_of(c), c->circuit, NULL, 0, KIND_CONFIRM, 0);
+		/* Without credit it goes later; if the peer has left `down` tells of it. */
+		c->owes = OWES_CONFIRM;
+		(void)local_setup_pay(c);
 		/* There is `up` to tell, and what the peer said meanwhile. */
 		local_note(to_local(conn->oti), c->slot);
 		rc = 0;
@@ -409,8 +424,15 @@ static int answer_yes(struct local_conn *c, const struct oti_conn_attr *attr)
 	if (rc)
 		return rc;
 	rc = local_buf_terms(c);
-	if (!rc)
-		rc = trunk_accept(trunk_of(c), c->circuit, &g, len, c);
+	if (!rc) {
+		/* The peer's has been read, and the request is used up. */
+		memcpy(&c->greeting, &g, len);
+		c->answer_len = len;
+		c->owes = OWES_ANSWER;
+		rc = local_setup_pay(c);
+	}
+	if (rc == -EAGAIN)
+		return 0; /* it goes when there is credit; the peer waits as for any answer */
 	if (rc)
 		local_buf_fini(c);
 	return rc;
