@@ -69,3 +69,8 @@ void space_unmap(void *p, size_t size)
 	sys_call(SYS_munmap, p, size);
 	atomic_fetch_sub(&mapped, size);
 }
+
+void space_forget(size_t size)
+{
+	atomic_fetch_sub(&mapped, size);
+}

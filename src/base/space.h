@@ -14,5 +14,7 @@ void *space_map(int fd, size_t size);
 /* What stands in the file behind memory that is mapped up to `end`. No descriptor is needed for that. */
 void *space_map_behind(const void *end, size_t size);
 void space_unmap(void *p, size_t size);
+/* In the child of a fork: this was mapped, and was not inherited (MADV_DONTFORK). */
+void space_forget(size_t size);
 
 #endif

@@ -171,5 +171,7 @@ void trunk_memory_unmap(struct trunk *t, bool shared)
 	/* In a child something else may stand there. */
 	if (shared)
 		space_unmap(t->map, t->map_size);
+	else
+		space_forget(t->map_size);
 	space_unmap(t, t->own_size);
 }

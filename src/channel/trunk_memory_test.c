@@ -287,6 +287,38 @@ static void limits_of_the_program_are_kept(void **st)
 	assert_int_equal(status, 0);
 }
 
+/* Two of them are more than our share. */
+static const struct trunk_shape big = { 8192, 640, 2, 1 };
+
+static int close_and_attach(void)
+{
+	const struct rlimit space = { (rlim_t)1 << 60, RLIM_INFINITY };
+	struct trunk *t;
+	int fd = trunk_memory(&big);
+
+	if (fd < 0 || setrlimit(RLIMIT_AS, &space) != 0)
+		return 1;
+	if (trunk_attach(fd, 0, -1, 0, &t) != -ENOMEM)
+		return 2;
+	trunk_close(side[0]);
+	return trunk_attach(fd, 0, -1, 0, &t) == 0 ? 0 : 3;
+}
+
+static void child_that_closes_has_its_share_again(void **st)
+{
+	int status = -1, fd = trunk_memory(&big);
+	pid_t pid;
+
+	assert_int_equal(trunk_attach(fd, 0, -1, 0, &side[0]), 0);
+	own_close(fd);
+	pid = fork();
+	if (pid == 0)
+		_exit(close_and_attach());
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	trunk_close(side[0]);
+}
+
 /* --- letters */
 
 static void trunk_comes_by_letter(void **st)
@@ -369,6 +401,7 @@ int main(void)
 		cmocka_unit_test(ten_thousand_circuits_take_a_few_mebioctets),
 		cmocka_unit_test(socket_that_is_none_is_refused),
 		cmocka_unit_test(limits_of_the_program_are_kept),
+		cmocka_unit_test(child_that_closes_has_its_share_again),
 		cmocka_unit_test(trunk_comes_by_letter),
 		cmocka_unit_test(callers_learn_when_nobody_answers),
 		cmocka_unit_test(letter_with_something_else_is_refused),
