@@ -148,26 +148,23 @@ uint64_t trunk_rings(const struct trunk *t)
 
 /* --- beginning and end */
 
-int trunk_attach(int memory, unsigned side, int sock, pid_t peer, struct trunk **out)
+int trunk_attach_moved(int memory, unsigned side, int sock, pid_t peer, struct trunk **out)
 {
 	struct trunk *t;
 	struct stat st = { 0 };
 	int rc = side > 1 ? -EINVAL : trunk_memory_map(memory, &t);
-	int high = sock < 0 ? -1 : own_move(sock);
 
+	if (rc == 0 && sock >= 0 && (fstat(sock, &st) != 0 || !S_ISSOCK(st.st_mode))) {
+		trunk_memory_unmap(t, true);
+		rc = -EINVAL;
+	}
 	if (rc) {
-		if (high >= 0)
-			sys_close(high);
+		if (sock >= 0)
+			sys_close(sock);
 		return rc;
 	}
-	if (sock >= 0 && (high < 0 || fstat(high, &st) != 0 || !S_ISSOCK(st.st_mode))) {
-		if (high >= 0)
-			sys_close(high);
-		trunk_memory_unmap(t, true);
-		return high < 0 ? -EMFILE : -EINVAL;
-	}
 	t->side = side;
-	t->sock = high;
+	t->sock = sock;
 	t->sock_ino = st.st_ino;
 	t->peer_pid = peer;
 	trunk_memory_places(t);
@@ -182,6 +179,15 @@ int trunk_attach(int memory, unsigned side, int sock, pid_t peer, struct trunk *
 	atomic_store(t->alive, 1);
 	*out = t;
 	return 0;
+}
+
+int trunk_attach(int memory, unsigned side, int sock, pid_t peer, struct trunk **out)
+{
+	int high = sock < 0 ? -1 : own_move(sock);
+
+	if (sock >= 0 && high < 0)
+		return -EMFILE;
+	return trunk_attach_moved(memory, side, high, peer, out);
 }
 
 void trunk_close(struct trunk *t)

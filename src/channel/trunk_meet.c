@@ -105,7 +105,7 @@ int trunk_answer(struct trunk **out, pid_t *pid)
 	mailbox_empty();
 	if (!next(&a))
 		return -EAGAIN;
-	rc = trunk_attach(a.memory, 1, a.sock, a.pid, out);
+	rc = trunk_attach_moved(a.memory, 1, a.sock, a.pid, out);
 	sys_close(a.memory);
 	if (pid)
 		*pid = a.pid;

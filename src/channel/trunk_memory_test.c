@@ -391,6 +391,54 @@ static void letter_with_something_else_is_refused(void **st)
 	assert_int_equal(open_fds(), before);
 }
 
+/* --- who keeps a table of the program's numbers */
+
+static bool marked[4096];
+static int n_marked, n_wrong;
+
+static void mark_made(int fd)
+{
+	n_wrong += fd >= 4096 || marked[fd];
+	marked[fd] = true;
+	n_marked++;
+}
+
+static void mark_closed(int fd)
+{
+	n_wrong += !marked[fd];
+	marked[fd] = false;
+	n_marked--;
+	close(fd);
+}
+
+/* The last one: a watch is never taken back. */
+static void numbers_are_unmarked_once(void **st)
+{
+	static const struct own_watch watch = { .made = mark_made, .close = mark_closed };
+	struct letter letter = { .kind = LETTER_TRUNK };
+	uint8_t name[MAILBOX_NAME];
+	int before, fds[2];
+
+	own_set_watch(&watch);
+	assert_true(trunk_reachable());
+	memcpy(name, mailbox_name(), sizeof(name));
+	before = open_fds();
+	assert_int_equal(trunk_call(name, getpid(), &small_shape, &side[0]), 0);
+	assert_int_equal(trunk_answer(&side[1], NULL), 0);
+	connect_pair(0);
+	close_pair();
+	/* And one that cannot be answered. */
+	fds[0] = open("/dev/null", O_RDWR);
+	fds[1] = dup(fds[0]);
+	assert_true(mailbox_send(name, getpid(), &letter, fds, 2));
+	close(fds[0]);
+	close(fds[1]);
+	assert_int_equal(trunk_answer(&side[0], NULL), -EINVAL);
+	assert_int_equal(n_wrong, 0);
+	assert_int_equal(n_marked, 0);
+	assert_int_equal(open_fds(), before);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -405,6 +453,7 @@ int main(void)
 		cmocka_unit_test(trunk_comes_by_letter),
 		cmocka_unit_test(callers_learn_when_nobody_answers),
 		cmocka_unit_test(letter_with_something_else_is_refused),
+		cmocka_unit_test(numbers_are_unmarked_once),
 	};
 
 	signal(SIGXFSZ, SIG_DFL);

@@ -201,6 +201,11 @@ void trunk_memory_places(struct trunk *t);
 int trunk_memory_map(int fd, struct trunk **out);
 void trunk_memory_unmap(struct trunk *t, bool shared);
 
+/* --- trunk.c: beginning */
+
+/* trunk_attach() with a socket that own_move() returned: it is not marked as ours, and must not be moved again. */
+int trunk_attach_moved(int memory, unsigned side, int sock, pid_t peer, struct trunk **out);
+
 /* --- trunk.c: around every call */
 
 /* False: a child, or our own thread is inside (*rc says which). */
