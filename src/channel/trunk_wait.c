@@ -239,13 +239,14 @@ static int sleep_on_sock(struct trunk *t, uint64_t end)
 /* One sleep. The socket is for one thread at a time, as who empties it takes the ring from the others. */
 static int sleep_once(struct trunk *t, struct wish w, bool nap, uint64_t end)
 {
-	bool sock = !nap && has_sock(t) && !atomic_exchange(&t->polls, true);
-	uint32_t rung = atomic_load(&t->own->rung);
-	bool sleeps;
+	bool sock, sleeps;
+	uint32_t rung;
 	int rc;
 
 	if (!trunk_enter(t, &rc))
 		return rc;
+	rung = atomic_load(&t->own->rung);
+	sock = !nap && has_sock(t) && !atomic_exchange(&t->polls, true);
 	arm(t, sock ? ARMED_SOCK : ARMED_FUTEX);
 	sleeps = !is_fulfilled(t, w);
 	/* It may be starved only since. */
