@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 #include "base/own.h"
@@ -146,29 +147,52 @@ static bool open_letter(int s, pid_t pid)
 }
 
 /* Connections whose letter is still to come, the oldest first. With the lock. */
-static struct {
+static struct awaited {
 	int fd; /* + 1 */
 	pid_t pid;
+	dev_t dev;
+	ino_t ino;
 } awaited[LETTERS_AWAITED];
 static struct robust_lock opening;
 
+/* The program may have closed it, and put something else there. */
+static bool is_still_ours(const struct awaited *a)
+{
+	struct stat st;
+
+	return fstat(a->fd - 1, &st) == 0 && st.st_dev == a->dev && st.st_ino == a->ino;
+}
+
 static void drop_awaited(int i)
 {
-	sys_close(awaited[i].fd - 1);
+	int fd = is_still_ours(&awaited[i]) ? awaited[i].fd - 1 : -1;
+
+	/* Before it is closed: a fork that comes between leaves one more open in the child, and not a number in the list that
+	 * may be the program's by then. */
 	memmove(&awaited[i], &awaited[i + 1], (LETTERS_AWAITED - 1 - (size_t)i) * sizeof(*awaited));
 	awaited[LETTERS_AWAITED - 1].fd = 0;
+	atomic_signal_fence(memory_order_seq_cst);
+	if (fd >= 0)
+		sys_close(fd);
 }
 
 static void await_letter(int fd, pid_t pid)
 {
+	struct awaited a = { .fd = fd + 1, .pid = pid };
+	struct stat st;
 	int i = 0;
 
+	if (fstat(fd, &st) != 0) {
+		sys_close(fd);
+		return;
+	}
+	a.dev = st.st_dev;
+	a.ino = st.st_ino;
 	if (awaited[LETTERS_AWAITED - 1].fd)
 		drop_awaited(0);
 	while (awaited[i].fd)
 		i++;
-	awaited[i].fd = fd + 1;
-	awaited[i].pid = pid;
+	awaited[i] = a;
 }
 
 /* What strangers sent is never taken out. */
@@ -182,7 +206,7 @@ void mailbox_empty(void)
 	if (fd < 0 || !robust_take(&opening))
 		return;
 	for (int i = 0; i < LETTERS_AWAITED && awaited[i].fd;) {
-		if (open_letter(awaited[i].fd - 1, awaited[i].pid))
+		if (!is_still_ours(&awaited[i]) || open_letter(awaited[i].fd - 1, awaited[i].pid))
 			drop_awaited(i);
 		else
 			i++;

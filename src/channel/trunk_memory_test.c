@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/un.h>
 
 #include "base/self.h"
 #include "base/sys.h"
@@ -391,6 +392,69 @@ static void letter_with_something_else_is_refused(void **st)
 	assert_int_equal(open_fds(), before);
 }
 
+/* Who has connected, and writes nothing. */
+static int connect_to_mailbox(void)
+{
+	struct sockaddr_un name = { .sun_family = AF_UNIX };
+	size_t size = strnlen((const char *)mailbox_name() + 1, MAILBOX_NAME - 1) + 1;
+	int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	memcpy(name.sun_path, mailbox_name(), size);
+	assert_int_equal(connect(s, (struct sockaddr *)&name,
+				 (socklen_t)(offsetof(struct sockaddr_un, sun_path) + size)),
+			 0);
+	return s;
+}
+
+static int highest_fd(void)
+{
+	int fd = 4095;
+
+	while (fd > 0 && fcntl(fd, F_GETFD) < 0)
+		fd--;
+	return fd;
+}
+
+/* The program puts something of its own where a connection is whose letter is awaited. */
+static int take_its_number(bool forked)
+{
+	int before, fd, pair[2];
+	char octet = 0;
+
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, pair) != 0)
+		return 1;
+	connect_to_mailbox();
+	before = highest_fd();
+	mailbox_empty();
+	fd = highest_fd();
+	if (fd <= before || dup2(pair[1], fd) != fd || write(pair[0], "p", 1) != 1)
+		return 2;
+	if (forked)
+		mailbox_forked();
+	else
+		mailbox_empty();
+	/* It is open, and nobody has read from it. */
+	return read(fd, &octet, 1) == 1 && octet == 'p' ? 0 : 3;
+}
+
+static void awaited_letter_leaves_the_program_its_number(void **st)
+{
+	assert_true(trunk_reachable());
+	for (int i = 0; i < 2; i++) {
+		int status = -1;
+		pid_t pid = fork();
+
+		if (pid == 0) {
+			self_forked();
+			/* One of its own. */
+			mailbox_forked();
+			_exit(trunk_reachable() ? take_its_number(i) : 4);
+		}
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		assert_int_equal(status, 0);
+	}
+}
+
 /* --- who keeps a table of the program's numbers */
 
 static bool marked[4096];
@@ -453,6 +517,7 @@ int main(void)
 		cmocka_unit_test(trunk_comes_by_letter),
 		cmocka_unit_test(callers_learn_when_nobody_answers),
 		cmocka_unit_test(letter_with_something_else_is_refused),
+		cmocka_unit_test(awaited_letter_leaves_the_program_its_number),
 		cmocka_unit_test(numbers_are_unmarked_once),
 	};
 
