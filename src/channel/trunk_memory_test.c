@@ -392,6 +392,55 @@ static void letter_with_something_else_is_refused(void **st)
 	assert_int_equal(open_fds(), before);
 }
 
+/* A child of a process that others call: those who were not answered yet are the parent's, and it can be called itself. */
+static int be_called_as_child(struct trunk *parents, int before)
+{
+	struct trunk *a, *b;
+	uint8_t name[MAILBOX_NAME];
+
+	self_forked();
+	memcpy(name, mailbox_name(), sizeof(name));
+	mailbox_forked();
+	trunk_forked();
+	trunk_close(parents);
+	if (trunk_answer(&a, NULL) != -EAGAIN || open_fds() >= before)
+		return 1;
+	/* Its mailbox is another one. */
+	if (!trunk_reachable() || memcmp(name, mailbox_name(), sizeof(name)) == 0)
+		return 2;
+	if (trunk_call(mailbox_name(), getpid(), &small_shape, &a) != 0 ||
+	    trunk_answer(&b, NULL) != 0 || trunk_open(a, NULL, 0, NULL) != 0)
+		return 3;
+	trunk_close(a);
+	trunk_close(b);
+	/* Who calls the parent does not get us. */
+	return trunk_call(name, getpid(), &small_shape, &a) == -ECONNREFUSED ? 0 : 4;
+}
+
+static void fork_leaves_letters_with_the_parent(void **st)
+{
+	uint8_t name[MAILBOX_NAME];
+	int before, status = -1;
+	pid_t pid;
+
+	assert_true(trunk_reachable());
+	memcpy(name, mailbox_name(), sizeof(name));
+	before = open_fds();
+	assert_int_equal(trunk_call(name, getpid(), &small_shape, &side[0]), 0);
+	mailbox_empty(); /* it has come, and was not answered */
+	pid = fork();
+	if (pid == 0)
+		_exit(be_called_as_child(side[0], open_fds()));
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	assert_int_equal(trunk_answer(&side[1], &pid), 0);
+	assert_int_equal(pid, getpid());
+	connect_pair(0);
+	connect_pair(1);
+	close_pair();
+	assert_int_equal(open_fds(), before);
+}
+
 /* Who has connected, and writes nothing. */
 static int connect_to_mailbox(void)
 {
@@ -517,6 +566,7 @@ int main(void)
 		cmocka_unit_test(trunk_comes_by_letter),
 		cmocka_unit_test(callers_learn_when_nobody_answers),
 		cmocka_unit_test(letter_with_something_else_is_refused),
+		cmocka_unit_test(fork_leaves_letters_with_the_parent),
 		cmocka_unit_test(awaited_letter_leaves_the_program_its_number),
 		cmocka_unit_test(numbers_are_unmarked_once),
 	};

@@ -260,6 +260,57 @@ static void signal_handler_gets_told_off(void **st)
 	assert_int_equal(send_text(side[0], c, "x", 0), 1);
 }
 
+/* --- cancellation */
+
+static _Atomic bool has_waited;
+
+static void *wait_and_be_cancelled(void *arg)
+{
+	uint32_t c = *(uint32_t *)arg;
+
+	if (c == TRUNK_NONE)
+		trunk_wait(side[0], -1);
+	else
+		trunk_wait_for(side[0], c, TRUNK_READABLE, -1);
+	atomic_store(&has_waited, true);
+	for (;;)
+		pthread_testcancel();
+	return NULL;
+}
+
+/* A request is not acted upon in the middle of a wait: no lock, no count and no turn at the socket goes with the thread. */
+static void cancel_a_waiter(uint32_t c, uint32_t which, bool on_socket)
+{
+	void *end = NULL;
+	pthread_t thread;
+	char octet;
+
+	atomic_store(&has_waited, false);
+	assert_int_equal(pthread_create(&thread, NULL, wait_and_be_cancelled, &which), 0);
+	while (!(on_socket ? atomic_load(&side[0]->polls) : atomic_load(&side[0]->sleepers) == 1))
+		usleep(1000);
+	assert_int_equal(pthread_cancel(thread), 0);
+	usleep(50000);
+	assert_int_equal(send_text(side[1], c, "x", 0), 1);
+	assert_int_equal(pthread_join(thread, &end), 0);
+	assert_ptr_equal(end, PTHREAD_CANCELED);
+	assert_true(atomic_load(&has_waited));
+	assert_int_equal(atomic_load(&side[0]->sleepers), 0);
+	assert_false(atomic_load(&side[0]->polls));
+	/* The lock is free, and everything goes on. */
+	assert_int_equal(poll_one(side[0], c), TRUNK_READABLE);
+	assert_int_equal(recv_some(side[0], c, &octet, 1, 0), 1);
+}
+
+static void cancelled_waiter_leaves_everything_in_order(void **st)
+{
+	uint32_t c = connect_pair(0);
+
+	for (int i = 0; i < 4; i++)
+		cancel_a_waiter(c, i & 1 ? c : TRUNK_NONE, i & 2);
+	assert_int_equal(trunk_wait(side[0], 50), -ETIMEDOUT);
+}
+
 /* --- processes */
 
 /* A child with side 1. How it is attached is said by `socks` and `known`. */
@@ -476,6 +527,7 @@ int main(void)
 		T(threads_wait_for_circuits_of_their_own),
 		T(writer_sleeps_until_there_is_room),
 		T(signal_handler_gets_told_off),
+		T(cancelled_waiter_leaves_everything_in_order),
 		cmocka_unit_test(killed_peer_is_noticed),
 		cmocka_unit_test(killed_peer_is_noticed_when_its_child_has_the_socket),
 		cmocka_unit_test(peer_that_executes_another_program_is_gone),
