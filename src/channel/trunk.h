@@ -106,8 +106,11 @@ enum trunk_send_flag {
 
 /*
  * Send octets, the end of a message behind them unless TRUNK_MORE is given or not all were taken. `kind` is the
- * client's. Returns how many were taken. -EAGAIN: no credit, TRUNK_WRITABLE follows; -EPIPE: after
- * trunk_shut(), or the other side has left; -ENOTCONN: not accepted; -EMSGSIZE: can never be sent whole.
+ * client's. Returns how many were taken; if those are not all, TRUNK_WRITABLE follows. No octets are a message as well, and
+ * need a block for its end; with TRUNK_MORE they are nothing. -EAGAIN: no credit, or not enough for all of it with TRUNK_WHOLE;
+ * TRUNK_WRITABLE follows when there is, and is no promise: another circuit may be faster, then it follows again. -EPIPE:
+ * after trunk_shut(), or the other side has left, or the trunk is over; -ENOTCONN: not accepted; -EMSGSIZE: can never be
+ * sent whole.
  */
 ssize_t trunk_send(struct trunk *t, uint32_t c, const struct iovec *iov, int n, uint8_t kind,
 		   unsigned flags);
