@@ -313,13 +313,14 @@ uint64_t arena_id(const struct arena *a)
 /* With the lock: an arena without lanes of ours may go at any moment. */
 static bool is_for(const struct arena *a, uint32_t lane, const uint64_t cookie[2])
 {
-	return a->memory && atomic_load(&a->memory->lane[lane].cookie[0]) == cookie[0] &&
+	return lane < ARENA_LANES && a->memory &&
+	       atomic_load(&a->memory->lane[lane].cookie[0]) == cookie[0] &&
 	       atomic_load(&a->memory->lane[lane].cookie[1]) == cookie[1];
 }
 
 void arena_decline(struct arena *a, uint32_t lane, const uint64_t cookie[2])
 {
-	if (lane >= ARENA_LANES || !robust_take(&lock))
+	if (!robust_take(&lock))
 		return;
 	if (is_for(a, lane, cookie))
 		atomic_store(&a->memory->lane[lane].done[1], 1);
@@ -330,7 +331,7 @@ bool arena_attach(struct arena *a, uint32_t lane, const uint64_t cookie[2])
 {
 	bool ok;
 
-	if (lane >= ARENA_LANES || !robust_take(&lock))
+	if (!robust_take(&lock))
 		return false;
 	/* A peer that names a lane twice gets the second one refused. */
 	ok = is_for(a, lane, cookie) && !a->maker && !(a->used >> lane & 1) && n_lanes < most &&
