@@ -28,7 +28,7 @@ static enum mem_verdict check(const struct mem *m, const struct rnic_pd *pd, uin
 		return MEM_BAD_STREAM;
 	if ((m->access & access) != access)
 		return MEM_BAD_ACCESS;
-	if (to + length < to)
+	if (length && to + (length - 1) < to)
 		return MEM_BAD_WRAP;
 	if (to < m->to || length > m->length || to - m->to > m->length - length)
 		return MEM_BAD_BOUNDS;

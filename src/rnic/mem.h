@@ -62,7 +62,7 @@ enum mem_verdict {
 	MEM_BAD_STREAM, /* other PD, or a window of another queue pair */
 	MEM_BAD_ACCESS,
 	MEM_BAD_BOUNDS,
-	MEM_BAD_WRAP, /* offset + length wraps 64 bits */
+	MEM_BAD_WRAP, /* the last byte's offset wraps 64 bits */
 };
 
 /* Where an STag's entry was found last. Entries never move, and whether the STag is still good is

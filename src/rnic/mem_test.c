@@ -120,7 +120,8 @@ static void mem_counts_offsets_from_zero_when_asked(void **state)
 	assert_ptr_equal(p, bytes + sizeof(bytes) - 8);
 	assert_int_equal(look(m->stag, &pd, 1, 0, sizeof(bytes) - 8, 9, NULL), MEM_BAD_BOUNDS);
 	assert_int_equal(look(m->stag, &pd, 1, 0, at(0), 8, NULL), MEM_BAD_BOUNDS);
-	assert_int_equal(look(m->stag, &pd, 1, 0, UINT64_MAX, 1, NULL), MEM_BAD_WRAP);
+	assert_int_equal(look(m->stag, &pd, 1, 0, UINT64_MAX, 1, NULL), MEM_BAD_BOUNDS);
+	assert_int_equal(look(m->stag, &pd, 1, 0, UINT64_MAX, 2, NULL), MEM_BAD_WRAP);
 }
 
 static void mem_key_changes_with_every_use_of_an_entry(void **state)
@@ -272,8 +273,15 @@ static void mem_region_begins_where_it_was_told_to(void **state)
 	char *ptr;
 
 	assert_int_equal(mem_register(&t, &pd, &attr, &m), 0);
-	assert_int_equal(look(m->stag, &pd, 1, FLUE_REMOTE_READ, start + 10, 89, &ptr), MEM_OK);
+	assert_int_equal(look(m->stag, &pd, 1, FLUE_REMOTE_READ, start + 10, 90, &ptr), MEM_OK);
 	assert_ptr_equal(ptr, bytes + 18);
+	assert_int_equal(look(m->stag, &pd, 1, ALL, start, 100, &ptr), MEM_OK);
+	assert_ptr_equal(ptr, bytes + 8);
+	assert_int_equal(look(m->stag, &pd, 1, 0, UINT64_MAX, 1, &ptr), MEM_OK);
+	assert_ptr_equal(ptr, bytes + 107);
+	assert_int_equal(look(m->stag, &pd, 1, 0, start + 10, 91, &ptr), MEM_BAD_WRAP);
+	assert_int_equal(look(m->stag, &pd, 1, 0, start, UINT64_MAX, &ptr), MEM_BAD_WRAP);
+	assert_int_equal(look(m->stag, &pd, 1, 0, start - 1, 101, &ptr), MEM_BAD_BOUNDS);
 	assert_int_equal(look(m->stag, &pd, 1, 0, at(8), 1, &ptr), MEM_BAD_BOUNDS);
 	assert_int_equal(look(m->stag, &pd, 1, 0, start - 1, 1, &ptr), MEM_BAD_BOUNDS);
 	assert_int_equal(mem_invalidate(&t, m->stag, &pd, 1, false), MEM_OK);
@@ -319,6 +327,27 @@ static void mem_window_opens_a_part_for_one_queue_pair(void **state)
 	assert_int_equal(look(w->stag, &pd, 7, FLUE_REMOTE_WRITE, at(99), 1, NULL), MEM_BAD_BOUNDS);
 	assert_int_equal(look(zero->stag, &pd, 7, FLUE_REMOTE_READ, 3, 7, &p), MEM_OK);
 	assert_ptr_equal(p, bytes + 203);
+}
+
+static void mem_window_reaches_the_last_name_there_is(void **state)
+{
+	const uint64_t start = UINT64_MAX - 99;
+	struct mem_attr attr = { bytes, start, 100, ALL | FLUE_IOVA | FLUE_BIND_WINDOW, false };
+	struct flue_reg reg = { .addr = start + 90, .length = 11, .access = FLUE_REMOTE_READ };
+	struct mem *m, *w, *whole;
+	char *p;
+
+	assert_int_equal(mem_register(&t, &pd, &attr, &m), 0);
+	w = bound(m, 7, FLUE_REMOTE_READ, start + 90, 10);
+	assert_int_equal(look(w->stag, &pd, 7, FLUE_REMOTE_READ, start + 95, 5, &p), MEM_OK);
+	assert_ptr_equal(p, bytes + 95);
+	assert_int_equal(look(w->stag, &pd, 7, 0, start + 89, 11, NULL), MEM_BAD_BOUNDS);
+	assert_int_equal(look(w->stag, &pd, 7, 0, start + 95, 6, NULL), MEM_BAD_WRAP);
+	whole = bound(m, 7, FLUE_REMOTE_WRITE, start, 100);
+	assert_int_equal(look(whole->stag, &pd, 7, FLUE_REMOTE_WRITE, start, 100, &p), MEM_OK);
+	assert_ptr_equal(p, bytes);
+	reg.lkey = m->stag;
+	assert_int_equal(mem_bind(&t, w->stag, &pd, 7, &reg), -EINVAL);
 }
 
 static void mem_window_ends_by_either_side_of_its_own_queue_pair_only(void **state)
@@ -503,6 +532,7 @@ int main(void)
 		TEST(mem_fast_register_refuses_what_is_not_such_a_region),
 		TEST(mem_region_begins_where_it_was_told_to),
 		TEST(mem_window_opens_a_part_for_one_queue_pair),
+		TEST(mem_window_reaches_the_last_name_there_is),
 		TEST(mem_window_ends_by_either_side_of_its_own_queue_pair_only),
 		TEST(mem_region_with_windows_can_not_go_away),
 		TEST(mem_bind_moves_a_bound_window),
