@@ -135,7 +135,7 @@ static inline __attribute__((always_inline)) int take_completions(struct cq *cq,
 	}
 	atomic_store_explicit(&cq->count, count - n, memory_order_release);
 	rc = (int)n;
-	if (n == 0 && cq->lost) {
+	if (count == 0 && cq->lost) {
 		cq->lost = false;
 		atomic_store(&cq->overflowed, false);
 		rc = -EOVERFLOW;
@@ -147,7 +147,7 @@ static inline __attribute__((always_inline)) int take_completions(struct cq *cq,
 /* The program was built against another header. */
 static __attribute__((noinline)) int take_sized(struct cq *cq, char *to, size_t size, uint32_t n)
 {
-	return size < WC_FIRST ? -EINVAL : take_completions(cq, to, size, n);
+	return take_completions(cq, to, size, n);
 }
 
 /* Is this the thread of an engine that may be inside the handler? */
@@ -175,6 +175,8 @@ static void drive_engines(struct cq *cq)
 
 int cq_poll_sized(struct cq *cq, struct flue_wc *wc, size_t size, uint32_t n)
 {
+	if (size < WC_FIRST)
+		return -EINVAL;
 	/*
 	 * The handler's thread drives by itself; driving from inside it would starve others. Who
 	 * asked for a notice is about to sleep: a lease taken now would delay that notice.

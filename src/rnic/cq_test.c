@@ -144,6 +144,10 @@ static void cq_writes_completions_as_far_apart_as_its_caller_has_them(void **sta
 	}
 	for (size_t i = 2 * small; i < sizeof(raw); i++)
 		assert_int_equal(raw[i], 0x5a);
+	/* Also when there is nothing to write. */
+	assert_int_equal(cq_poll_sized(cq, (struct flue_wc *)raw, small - 1, 2), -EINVAL);
+	assert_int_equal(cq_poll_sized(cq, (struct flue_wc *)raw, 0, 2), -EINVAL);
+	assert_int_equal(cq_poll_sized(cq, (struct flue_wc *)raw, small, 2), 0);
 }
 
 static void cq_poll_takes_no_more_than_asked(void **state)
@@ -166,6 +170,7 @@ static void cq_keeps_what_fitted_and_reports_the_overflow_behind_it(void **state
 		assert_true(push(i, false));
 	assert_false(push(4, false));
 	assert_false(push(5, false));
+	assert_int_equal(cq_poll(cq, &wc, 0), 0); /* who takes nothing has not come to the gap */
 	assert_int_equal(cq_poll(cq, &wc, 1), 1);
 	/* A gap must not close: what comes behind a lost completion is lost, too. */
 	assert_false(push(6, false));
