@@ -31,7 +31,8 @@ void acc_copy_out(void *to, size_t to_size, const void *from, size_t size)
 
 int acc_check_address(const struct sockaddr *addr, socklen_t len)
 {
-	if (!addr || len < sizeof(addr->sa_family))
+	/* No more than those who keep it have room for. */
+	if (!addr || len < sizeof(addr->sa_family) || len > sizeof(struct sockaddr_storage))
 		return -EINVAL;
 	switch (addr->sa_family) {
 	case AF_INET: return len < sizeof(struct sockaddr_in) ? -EINVAL : 0;

@@ -229,6 +229,33 @@ static void other_values_change_only_where_nothing_ends(void **state)
 
 /* ---- address handles ---- */
 
+/* Longer than any address: who keeps it has no room. */
+static void ah_refuses_an_address_that_is_too_long(void **state)
+{
+	struct flue_ah_attr attr = FLUE_ATTR(struct flue_ah_attr);
+	struct sockaddr_storage wide[2] = { 0 };
+	struct flue_pd *pd = qp->pd;
+	struct flue_ah *ah;
+
+	to_adapter(a)->caps.features |= FLUE_FEATURE_UD;
+	memcpy(wide, fake_address(), sizeof(struct sockaddr_in));
+	attr.remote = fake_address();
+	attr.remote_len = sizeof(struct sockaddr_in);
+	attr.local = (struct sockaddr *)wide;
+	attr.local_len = sizeof(wide[0]) + 1;
+	assert_fails(pd->ops->create_ah(pd, &attr), EINVAL);
+	attr.local_len = sizeof(wide[0]);
+	attr.remote = (struct sockaddr *)wide;
+	attr.remote_len = sizeof(wide[0]) + 1;
+	assert_fails(pd->ops->create_ah(pd, &attr), EINVAL);
+	attr.remote_len = UINT32_MAX;
+	assert_fails(pd->ops->create_ah(pd, &attr), EINVAL);
+	attr.remote_len = sizeof(wide[0]);
+	ah = pd->ops->create_ah(pd, &attr);
+	assert_non_null(ah);
+	assert_true(ah->ops->destroy(ah));
+}
+
 static void ah_shows_where_it_leads(void **state)
 {
 	struct flue_ah_attr attr = FLUE_ATTR(struct flue_ah_attr);
@@ -274,6 +301,7 @@ int main(void)
 		WITH_QP(states_that_cannot_follow_are_refused),
 		WITH_QP(other_values_change_only_where_nothing_ends),
 		WITH_QP(ah_shows_where_it_leads),
+		WITH_QP(ah_refuses_an_address_that_is_too_long),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
