@@ -335,9 +335,9 @@ bool acc_conn_connect(struct flue_qp *pub, const struct flue_conn_attr *from)
 	int rc = acc_usable(a);
 
 	if (!rc)
-		rc = acc_conn_attr(a, &attr, from,
-				   acc_private_max(a, from ? from->flags : 0,
-						   a->caps.max_private_request));
+		rc = acc_conn_attr(a, &attr, from, SIZE_MAX);
+	if (!rc && attr.private_len > acc_private_max(a, attr.flags, a->caps.max_private_request))
+		rc = -EINVAL;
 	if (!rc)
 		rc = acc_check_address(attr.remote, attr.remote_len);
 	if (!rc && attr.local)

@@ -5,6 +5,8 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -101,6 +103,22 @@ static void connect_refuses_bad_arguments(void **state)
 	assert_int_equal(fake.qp->conn.timeout_ms, 10000);
 	assert_int_equal(fake.qp->conn.ird, 16);
 	assert_int_equal(fake.qp->conn.ord, 16);
+}
+
+/* A program says how much of the attributes it has; behind that nothing is its own. */
+static void connect_reads_no_more_than_the_size_says(void **state)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE), small = offsetof(struct flue_conn_attr, flags);
+	char *edge = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+			  0);
+	struct flue_conn_attr *attr;
+
+	assert_true(edge != MAP_FAILED);
+	assert_return_code(mprotect(edge + page, page, PROT_NONE), 0);
+	attr = (struct flue_conn_attr *)(edge + page - small);
+	memcpy(attr, &small, sizeof(small));
+	assert_fails(qp->ops->connect(qp, attr), EINVAL);
+	assert_return_code(munmap(edge, 2 * page), 0);
 }
 
 static void async_connection_is_told_from_start_to_end_exactly_once(void **state)
@@ -577,6 +595,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		WITH_QP(connect_refuses_bad_arguments), /* RD-8 */
+		WITH_QP(connect_reads_no_more_than_the_size_says),
 		WITH_QP(async_connection_is_told_from_start_to_end_exactly_once),
 		WITH_QP(unread_events_of_many_connections_are_kept_in_order),
 		WITH_QP(blocking_connect_takes_its_own_event),
