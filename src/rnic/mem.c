@@ -21,6 +21,12 @@ static struct mem *lookup(struct mem_table *t, uint32_t stag)
 	return slot_at(&t->slots, slot_index(&t->slots, stag >> 8));
 }
 
+/* The last octet must have a number; the first one past it need not. */
+static bool wraps(uint64_t start, uint64_t length)
+{
+	return length && start + (length - 1) < start;
+}
+
 static enum mem_verdict check(const struct mem *m, const struct rnic_pd *pd, uint32_t qpn,
 			      uint32_t access, uint64_t to, uint64_t length)
 {
@@ -28,7 +34,7 @@ static enum mem_verdict check(const struct mem *m, const struct rnic_pd *pd, uin
 		return MEM_BAD_STREAM;
 	if ((m->access & access) != access)
 		return MEM_BAD_ACCESS;
-	if (length && to + (length - 1) < to)
+	if (wraps(to, length))
 		return MEM_BAD_WRAP;
 	if (to < m->to || length > m->length || to - m->to > m->length - length)
 		return MEM_BAD_BOUNDS;
@@ -242,12 +248,11 @@ static uint64_t first_offset(const struct flue_reg *reg)
 	return reg->access & FLUE_ZERO_BASED ? 0 : reg->addr;
 }
 
-/* Its last byte must have a name; and it has one beginning. */
+/* Its last byte must be somewhere and must have a name; and it has one beginning. */
 static bool good_range(const struct flue_reg *reg)
 {
-	uint64_t first = first_offset(reg);
-
-	return reg->length && first + (reg->length - 1) >= first &&
+	return reg->length && !wraps(reg->addr, reg->length) &&
+	       !wraps(first_offset(reg), reg->length) &&
 	       (reg->access & (FLUE_IOVA | FLUE_ZERO_BASED)) != (FLUE_IOVA | FLUE_ZERO_BASED);
 }
 

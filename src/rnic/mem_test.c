@@ -264,6 +264,25 @@ static void mem_fast_register_refuses_what_is_not_such_a_region(void **state)
 	assert_int_equal(mem_fast_register(&t, m->stag, &pd, &fits), 0);
 }
 
+/* Wherever their names begin, the bytes must be there: as when a region is registered. */
+static void mem_fast_register_refuses_memory_beyond_the_end(void **state)
+{
+	static const uint32_t kinds[] = { 0, FLUE_ZERO_BASED, FLUE_IOVA };
+	struct mem *m;
+
+	assert_int_equal(mem_register(&t, &pd, plain(100, 0, true), &m), 0);
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+		struct flue_reg reg = { .addr = UINT64_MAX - 98,
+					.length = 100,
+					.access = kinds[i] };
+
+		assert_int_equal(mem_fast_register(&t, m->stag, &pd, &reg), -EINVAL);
+		reg.addr--;
+		assert_int_equal(mem_fast_register(&t, m->stag, &pd, &reg), 0);
+		assert_int_equal(mem_invalidate(&t, m->stag, &pd, 1, false), MEM_OK);
+	}
+}
+
 static void mem_region_begins_where_it_was_told_to(void **state)
 {
 	const uint64_t start = UINT64_MAX - 99; /* its last byte has the last name there is */
@@ -530,6 +549,7 @@ int main(void)
 		TEST(mem_invalidate_refuses_unknown_revoked_and_foreign_keys),
 		TEST(mem_fast_register_makes_a_revoked_region_valid),
 		TEST(mem_fast_register_refuses_what_is_not_such_a_region),
+		TEST(mem_fast_register_refuses_memory_beyond_the_end),
 		TEST(mem_region_begins_where_it_was_told_to),
 		TEST(mem_window_opens_a_part_for_one_queue_pair),
 		TEST(mem_window_reaches_the_last_name_there_is),
