@@ -73,8 +73,19 @@ int acc_attr_copy(void *to, size_t to_size, const void *from, size_t first);
 /* The other way: `from`, of `size` octets, into a structure of the caller's of `to_size`. What it has
  * beyond ours becomes zero. */
 void acc_copy_out(void *to, size_t to_size, const void *from, size_t size);
-/* -EINVAL unless `addr` is a whole IPv4 or IPv6 address. */
+/* -EINVAL unless `addr` is a whole IPv4 or IPv6 address, and no longer than there is room for. */
 int acc_check_address(const struct sockaddr *addr, socklen_t len);
+
+/* A path with all that it points to. */
+struct acc_path {
+	struct flue_ah_attr attr;
+	struct sockaddr_storage remote, local;
+};
+
+/* -EINVAL: no addresses, or of two families. */
+int acc_check_path(const struct flue_ah_attr *attr);
+/* -EINVAL: as above, or as acc_attr_copy(). */
+int acc_path_copy(struct acc_path *to, const struct flue_ah_attr *from);
 
 /* ---- op.c: a provider's later answer, waited for ---- */
 
@@ -97,6 +108,7 @@ struct acc_op {
 		struct flue_qp_values values;
 	} attr;
 	struct prov_keys keys;
+	struct acc_path path, alt_path; /* of attr.values */
 };
 
 #define ACC_ANSWER_MS 10000
@@ -393,7 +405,8 @@ struct flue_qp *acc_qp_create(struct flue_pd *pd, const struct flue_qp_attr *att
 
 bool acc_qp_modify(struct flue_qp *qp, const struct flue_qp_values *values, uint32_t mask);
 bool acc_qp_query(struct flue_qp *qp, struct flue_qp_values *values, uint32_t mask);
-/* What the provider says of it. 0 or a negative errno. */
+/* What the provider says of it. Paths are filled where `mask` asks for them and the pointer is not NULL; their
+ * sizes were checked. 0 or a negative errno. */
 int acc_qp_ask(struct acc_qp *qp, struct flue_qp_values *values, uint32_t mask);
 
 /* ---- conn.c ---- */

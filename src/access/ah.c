@@ -34,12 +34,8 @@ static const struct flue_ah_ops ah_ops = {
 
 static int check_ah(const struct acc_adapter *a, const struct flue_ah_attr *attr)
 {
-	int rc = acc_check_address(attr->remote, attr->remote_len);
+	int rc = acc_check_path(attr);
 
-	if (!rc && attr->local)
-		rc = acc_check_address(attr->local, attr->local_len);
-	if (!rc && attr->local && attr->local->sa_family != attr->remote->sa_family)
-		rc = -EINVAL;
 	return !rc && !(a->caps.features & FLUE_FEATURE_UD) ? -EOPNOTSUPP : rc;
 }
 

@@ -40,3 +40,32 @@ int acc_check_address(const struct sockaddr *addr, socklen_t len)
 	default: return -EINVAL;
 	}
 }
+
+int acc_check_path(const struct flue_ah_attr *attr)
+{
+	int rc = acc_check_address(attr->remote, attr->remote_len);
+
+	if (!rc && attr->local)
+		rc = acc_check_address(attr->local, attr->local_len);
+	if (!rc && attr->local && attr->local->sa_family != attr->remote->sa_family)
+		rc = -EINVAL;
+	return rc;
+}
+
+int acc_path_copy(struct acc_path *to, const struct flue_ah_attr *from)
+{
+	int rc = acc_attr_copy(&to->attr, sizeof(to->attr), from,
+			       ACC_ATTR_SIZE(struct flue_ah_attr, sl));
+
+	if (!rc)
+		rc = acc_check_path(&to->attr);
+	if (rc)
+		return rc;
+	memcpy(&to->remote, to->attr.remote, to->attr.remote_len);
+	to->attr.remote = (struct sockaddr *)&to->remote;
+	if (!to->attr.local)
+		return 0;
+	memcpy(&to->local, to->attr.local, to->attr.local_len);
+	to->attr.local = (struct sockaddr *)&to->local;
+	return 0;
+}

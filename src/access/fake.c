@@ -336,8 +336,14 @@ static int f_reset_qp(struct prov_qp *qp, struct prov_op *op)
 static int f_query_qp(struct prov_qp *qp, struct flue_qp_values *values, uint32_t mask,
 		      struct prov_op *op)
 {
+	struct flue_ah_attr *path = values->path, *alt_path = values->alt_path;
+
 	qp->mask = mask;
 	*values = fake.info;
+	if (path)
+		*path = fake.paths[0];
+	if (alt_path)
+		*alt_path = fake.paths[1];
 	return answer(op, fake.rc.query_qp);
 }
 
@@ -505,6 +511,10 @@ static int f_modify_qp(struct prov_qp *qp, const struct flue_qp_values *values, 
 	if (!fake.rc.modify_qp) {
 		qp->values = *values;
 		qp->mask = mask;
+		if (values->path)
+			fake.path = *values->path;
+		if (values->alt_path)
+			fake.alt_path = *values->alt_path;
 	}
 	return op ? answer(op, fake.rc.modify_qp) : fake.rc.modify_qp;
 }

@@ -82,15 +82,17 @@ struct fake {
 			abort, listen, destroy_listener, accept, reject, adopt, terminate,
 			modify_qp, query_qp, gang, ah, destroy_ah;
 	} rc;
-	struct flue_qp_values info; /* what query_qp says */
-	int qp_from;                /* not 0: create_qp fails from this call on (1: the first) */
-	uint32_t qp_most;           /* not 0: create_qp fails for longer queues */
-	bool no_adopt;              /* the provider cannot adopt streams */
-	bool no_gang;               /* ... many at once */
-	uint32_t features;          /* the provider has these, too */
-	uint32_t gang_bad;          /* not 0: the how manieth of a gang is refused */
-	bool later;                 /* control slots answer from another thread */
-	bool silent;                /* control slots do not answer before fake_speak() */
+	struct flue_qp_values info;         /* what query_qp says */
+	struct flue_ah_attr paths[2];       /* and of these, if it is asked */
+	struct flue_ah_attr path, alt_path; /* what modify_qp was given last */
+	int qp_from;       /* not 0: create_qp fails from this call on (1: the first) */
+	uint32_t qp_most;  /* not 0: create_qp fails for longer queues */
+	bool no_adopt;     /* the provider cannot adopt streams */
+	bool no_gang;      /* ... many at once */
+	uint32_t features; /* the provider has these, too */
+	uint32_t gang_bad; /* not 0: the how manieth of a gang is refused */
+	bool later;        /* control slots answer from another thread */
+	bool silent;       /* control slots do not answer before fake_speak() */
 	struct prov_op *unanswered[FAKE_LOG];
 	uint32_t n_unanswered;
 	bool arm_is_late; /* arm() answers 1 once: completions wait */

@@ -45,14 +45,30 @@ static int check_values(const struct acc_adapter *a, const struct flue_qp_values
 	return 0;
 }
 
+/* The caller's structures, which may be gone when a provider answers late. */
+static int keep_values(struct acc_op *op, const struct flue_qp_values *v, uint32_t mask)
+{
+	struct flue_qp_values *to = &op->attr.values;
+	int rc = 0;
+
+	*to = *v;
+	to->path = mask & FLUE_QPV_PATH ? &op->path.attr : NULL;
+	to->alt_path = mask & FLUE_QPV_ALT_PATH ? &op->alt_path.attr : NULL;
+	if (to->path)
+		rc = acc_path_copy(&op->path, v->path);
+	if (!rc && to->alt_path)
+		rc = acc_path_copy(&op->alt_path, v->alt_path);
+	return rc;
+}
+
 static int ask(struct acc_qp *qp, const struct flue_qp_values *v, uint32_t mask)
 {
 	struct acc_op own, *op = acc_op_begin(&own);
-	int rc;
+	int rc = keep_values(op, v, mask);
 
-	op->attr.values = *v;
-	rc = acc_op_result(qp->source.adapter, op,
-			   qp->ops->modify_qp(qp->prov, &op->attr.values, mask, &op->base), NULL);
+	if (!rc)
+		rc = qp->ops->modify_qp(qp->prov, &op->attr.values, mask, &op->base);
+	rc = acc_op_result(qp->source.adapter, op, rc, NULL);
 	if (!rc && mask & FLUE_QPV_READS) {
 		qp->pub.ird = v->ird;
 		qp->pub.ord = v->ord;
@@ -98,16 +114,58 @@ bool acc_qp_modify(struct flue_qp *pub, const struct flue_qp_values *from, uint3
 	return mask ? acc_ok(-EINVAL) : go(pub, act);
 }
 
+static struct flue_ah_attr *lend_path(struct acc_path *path, bool wanted)
+{
+	path->attr.size = sizeof(path->attr);
+	return wanted ? &path->attr : NULL;
+}
+
+/* As far as the caller knows it. */
+static void tell_path(struct flue_ah_attr *to, const struct flue_ah_attr *from)
+{
+	size_t size = to->size < sizeof(*from) ? to->size : sizeof(*from);
+
+	memcpy(to, from, size);
+	to->size = size;
+}
+
 int acc_qp_ask(struct acc_qp *qp, struct flue_qp_values *v, uint32_t mask)
 {
 	struct acc_op own, *op = acc_op_begin(&own);
-	int rc = acc_op_wait(qp->source.adapter, op,
-			     qp->ops->query_qp(qp->prov, &op->attr.values, mask, &op->base), NULL);
+	struct flue_ah_attr *path = mask & FLUE_QPV_PATH ? v->path : NULL;
+	struct flue_ah_attr *alt_path = mask & FLUE_QPV_ALT_PATH ? v->alt_path : NULL;
+	struct flue_qp_values *now = &op->attr.values;
+	int rc;
 
-	if (!rc)
-		*v = op->attr.values;
+	now->path = lend_path(&op->path, path);
+	now->alt_path = lend_path(&op->alt_path, alt_path);
+	rc = acc_op_wait(qp->source.adapter, op, qp->ops->query_qp(qp->prov, now, mask, &op->base),
+			 NULL);
+	if (!rc) {
+		*v = *now;
+		if (path)
+			tell_path(path, &op->path.attr);
+		if (alt_path)
+			tell_path(alt_path, &op->alt_path.attr);
+	}
 	acc_op_end(op);
 	return rc;
+}
+
+static bool is_path(const struct flue_ah_attr *path)
+{
+	return !path || path->size >= ACC_ATTR_SIZE(struct flue_ah_attr, sl);
+}
+
+static int check_query(const struct flue_qp_values *to, uint32_t mask)
+{
+	if (!to || to->size < ACC_ATTR_SIZE(struct flue_qp_values, max_inline))
+		return -EINVAL;
+	if (!mask || mask & ~ALL_VALUES)
+		return -EINVAL;
+	if (mask & FLUE_QPV_PATH && !is_path(to->path))
+		return -EINVAL;
+	return mask & FLUE_QPV_ALT_PATH && !is_path(to->alt_path) ? -EINVAL : 0;
 }
 
 bool acc_qp_query(struct flue_qp *pub, struct flue_qp_values *to, uint32_t mask)
@@ -117,13 +175,18 @@ bool acc_qp_query(struct flue_qp *pub, struct flue_qp_values *to, uint32_t mask)
 	struct flue_qp_values v = { 0 };
 	int rc = acc_usable(qp->source.adapter);
 
-	if (!rc && (!to || to->size < ACC_ATTR_SIZE(struct flue_qp_values, max_inline) || !mask ||
-		    mask & ~ALL_VALUES))
-		rc = -EINVAL;
-	if (!rc && mask & ~(uint32_t)FLUE_QPV_QUEUES)
+	if (!rc)
+		rc = check_query(to, mask);
+	if (rc)
+		return acc_ok(rc);
+	v.path = to->path;
+	v.alt_path = to->alt_path;
+	if (mask & ~(uint32_t)FLUE_QPV_QUEUES)
 		rc = acc_qp_ask(qp, &v, mask & ~(uint32_t)FLUE_QPV_QUEUES);
 	if (rc)
 		return acc_ok(rc);
+	v.path = to->path; /* they are the caller's */
+	v.alt_path = to->alt_path;
 	v.size = to->size < sizeof(v) ? to->size : sizeof(v);
 	v.sq_depth = pub->sq_depth;
 	v.rq_depth = pub->rq_depth;

@@ -153,6 +153,71 @@ static void values_are_told_as_far_as_the_program_knows_them(void **state)
 	assert_fails(qp->ops->query(qp, v, FLUE_QPV_QUEUES), EINVAL);
 }
 
+/* The structures are the caller's, and as large as it says. */
+static void paths_are_filled_where_the_program_has_them(void **state)
+{
+	const size_t small = ACC_ATTR_SIZE(struct flue_ah_attr, sl);
+	struct flue_qp_values v = FLUE_ATTR(struct flue_qp_values);
+	struct flue_ah_attr path = FLUE_ATTR(struct flue_ah_attr), alt = { .size = small };
+
+	fake.info = (struct flue_qp_values) { .state = FLUE_QP_RTS };
+	for (int i = 0; i < 2; i++)
+		fake.paths[i] = (struct flue_ah_attr) { .size = sizeof(path),
+							.remote = fake_address(),
+							.remote_len = sizeof(struct sockaddr_in),
+							.sl = (uint8_t)(i + 3) };
+	v.path = &path;
+	v.alt_path = &alt;
+	assert_true(qp->ops->query(qp, &v, FLUE_QPV_STATE | FLUE_QPV_PATH | FLUE_QPV_ALT_PATH));
+	assert_true(v.path == &path && v.alt_path == &alt);
+	assert_true(path.size == sizeof(path) && alt.size == small);
+	assert_true(path.sl == 3 && alt.sl == 4);
+	assert_ptr_equal(path.remote, fake_address());
+	/* What is not asked for stays. */
+	path.sl = alt.sl = 0;
+	assert_true(qp->ops->query(qp, &v, FLUE_QPV_STATE | FLUE_QPV_QUEUES));
+	assert_true(v.path == &path && v.alt_path == &alt && !path.sl && !alt.sl);
+	v.alt_path = NULL;
+	assert_true(qp->ops->query(qp, &v, FLUE_QPV_PATH | FLUE_QPV_ALT_PATH));
+	assert_true(v.path == &path && !v.alt_path && path.sl == 3);
+	path.size = small - 1;
+	assert_fails(qp->ops->query(qp, &v, FLUE_QPV_PATH), EINVAL);
+	assert_true(qp->ops->query(qp, &v, FLUE_QPV_STATE));
+}
+
+static void paths_are_copied_before_the_provider_sees_them(void **state)
+{
+	struct flue_qp_values v = FLUE_ATTR(struct flue_qp_values);
+	struct flue_ah_attr path = FLUE_ATTR(struct flue_ah_attr), alt;
+	struct sockaddr_in remote;
+
+	memcpy(&remote, fake_address(), sizeof(remote));
+	path.remote = (struct sockaddr *)&remote;
+	path.remote_len = sizeof(remote);
+	path.sl = 5;
+	alt = path;
+	v.path = &path;
+	v.alt_path = &alt;
+	fake.path = fake.alt_path = (struct flue_ah_attr) { 0 };
+	assert_true(qp->ops->modify(qp, &v, FLUE_QPV_PATH | FLUE_QPV_ALT_PATH));
+	assert_true(prov()->values.path != &path && prov()->values.alt_path != &alt);
+	assert_true(fake.path.sl == 5 && fake.alt_path.sl == 5);
+	assert_true(fake.path.remote != path.remote && fake.alt_path.remote != path.remote);
+	assert_true(fake.path.remote != fake.alt_path.remote);
+	/* One that is not named is not looked at. */
+	v.path = (struct flue_ah_attr *)8;
+	assert_true(qp->ops->modify(qp, &v, FLUE_QPV_ALT_PATH));
+	assert_null(prov()->values.path);
+	v.path = NULL;
+	assert_fails(qp->ops->modify(qp, &v, FLUE_QPV_PATH), EINVAL);
+	v.path = &path;
+	path.remote_len = 3;
+	assert_fails(qp->ops->modify(qp, &v, FLUE_QPV_PATH), EINVAL);
+	path.remote_len = sizeof(remote);
+	path.size = 8;
+	assert_fails(qp->ops->modify(qp, &v, FLUE_QPV_PATH), EINVAL);
+}
+
 /* ---- states ---- */
 
 static void states_are_reached_by_the_calls_of_that_name(void **state)
@@ -297,6 +362,8 @@ int main(void)
 		WITH_QP(values_reach_the_provider),
 		WITH_QP(impossible_values_are_refused),
 		WITH_QP(values_are_told_as_far_as_the_program_knows_them),
+		WITH_QP(paths_are_filled_where_the_program_has_them),
+		WITH_QP(paths_are_copied_before_the_provider_sees_them),
 		WITH_QP(states_are_reached_by_the_calls_of_that_name),
 		WITH_QP(states_that_cannot_follow_are_refused),
 		WITH_QP(other_values_change_only_where_nothing_ends),

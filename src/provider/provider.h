@@ -227,7 +227,9 @@ struct prov_ops {
 	/* Error or Idle → Idle. -EBUSY. */
 	int (*reset_qp)(struct prov_qp *qp, struct prov_op *op);
 	/* Any state. When DISCONNECTED was told there is no TCP connection any more, and the state says how
-	 * it ended: Idle or Error, or still Closing or Terminate where requests are being flushed. */
+	 * it ended: Idle or Error, or still Closing or Terminate where requests are being flushed.
+	 * values->path and alt_path are NULL or to be filled; what they point to then lives as long as
+	 * the queue pair. */
 	int (*query_qp)(struct prov_qp *qp, struct flue_qp_values *values, uint32_t mask,
 			struct prov_op *op);
 	/*
