@@ -89,9 +89,21 @@ static uint64_t limit_value(const struct flue_caps *caps, size_t i)
 	return big;
 }
 
+/* How wide the labels are, with the space behind the longest. */
+static int column(void)
+{
+	size_t most = 0;
+
+	for (size_t i = 0; i < N_LIMITS; i++)
+		most = strlen(limits[i].what) > most ? strlen(limits[i].what) : most;
+	for (size_t i = 0; i < N_FEATURES; i++)
+		most = strlen(features[i].meaning) > most ? strlen(features[i].meaning) : most;
+	return (int)most + 2;
+}
+
 static void print_cpus(const struct flue_adapter *adapter)
 {
-	printf("  %-40s", "processors");
+	printf("  %-*s", column() + 2, "processors");
 	for (uint32_t i = 0; i < adapter->n_cpus; i++) {
 		uint32_t last = i;
 
@@ -134,7 +146,7 @@ static void print_addresses(const struct listed *l)
 	char text[NI_MAXHOST];
 
 	for (uint32_t i = 0; i < n_addresses(l); i++)
-		printf("  %-40s%s\n", i ? "" : "addresses",
+		printf("  %-*s%s\n", column() + 2, i ? "" : "addresses",
 		       address_text(text, sizeof(text), &l->addresses[i]));
 }
 
@@ -144,19 +156,20 @@ static void print_text(const struct listed *l)
 	char text[UTIL_TEXT_MAX];
 
 	printf("%s: %s\n", l->info.provider, l->description);
-	printf("  %-40s%s%s\n", "adapter", l->info.name, l->open ? "" : ", cannot be opened");
+	printf("  %-*s%s%s\n", column() + 2, "adapter", l->info.name,
+	       l->open ? "" : ", cannot be opened");
 	if (l->info.interface[0])
-		printf("  %-40s%s\n", "interface", l->info.interface);
+		printf("  %-*s%s\n", column() + 2, "interface", l->info.interface);
 	print_addresses(l);
 	if (l->open)
 		print_cpus(l->open);
 	printf("  at most\n");
 	for (size_t i = 0; i < N_LIMITS; i++)
-		printf("    %-38s%s\n", limits[i].what,
+		printf("    %-*s%s\n", column(), limits[i].what,
 		       util_count_text(text, limit_value(caps, i)));
 	printf("  features\n");
 	for (size_t i = 0; i < N_FEATURES; i++)
-		printf("    %-38s%s\n", features[i].meaning,
+		printf("    %-*s%s\n", column(), features[i].meaning,
 		       caps->features & features[i].bit ? "yes" : "no");
 }
 
@@ -247,22 +260,23 @@ int cmd_adapters(int argc, char **argv)
 {
 	static struct listed l; /* large */
 	json_t *list = json_array();
-	bool json = false, opened = false;
+	bool json = false, failed = false;
+	uint32_t n = 0;
 
 	if (argp_parse(&argp, argc, argv, 0, NULL, &json))
 		return 2;
-	for (uint32_t i = 0; look_at(i, &l); i++) {
+	for (; look_at(n, &l); n++) {
 		if (json)
 			json_array_append_new(list, to_json(&l));
 		else
 			print_text(&l);
-		if (l.open)
-			opened = flue_close(l.open);
+		if (!l.open || !flue_close(l.open))
+			failed = true;
 	}
 	if (json) {
 		json_dumpf(list, stdout, JSON_INDENT(2));
 		putchar('\n');
 	}
 	json_decref(list);
-	return opened ? 0 : 1;
+	return failed || !n ? 1 : 0;
 }

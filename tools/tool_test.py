@@ -89,7 +89,10 @@ def adapters_lists_the_software_rnic():
     assert soft["opens"] and soft["limits"]["max_qp"] >= 1000, soft
     assert soft["adapter"] == "flue0" and "127.0.0.1" in soft["addresses"], soft
     assert soft["processors"] == sorted(os.sched_getaffinity(0)), soft
-    assert "queue pairs" in flue("adapters").stdout
+    text = flue("adapters").stdout
+    assert "queue pairs" in text
+    answers = [line for line in text.splitlines() if line.endswith(("yes", "no"))]
+    assert len(answers) > 10 and all(re.search(r"\S  +(yes|no)$", line) for line in answers), text
 
 
 def ping_counts_round_trips():

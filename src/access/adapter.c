@@ -310,7 +310,7 @@ bool flue_provider_info(uint32_t index, struct flue_provider_info *info)
 {
 	const struct prov_ops *ops = provider_at(index);
 	struct flue_provider_info full = FLUE_ATTR(struct flue_provider_info);
-	struct flue_adapter_info adapter = { 0 };
+	struct flue_adapter_info adapter;
 	struct flue_caps caps;
 
 	if (!info || info->size < ACC_ATTR_SIZE(struct flue_provider_info, n_adapters))
@@ -319,8 +319,11 @@ bool flue_provider_info(uint32_t index, struct flue_provider_info *info)
 		return acc_ok(-ENOENT);
 	full.name = ops->name;
 	full.description = ops->description;
-	while (!describe(ops, full.n_adapters, &adapter, &caps))
-		full.n_adapters++;
+	for (;; full.n_adapters++) {
+		adapter = (struct flue_adapter_info) { 0 };
+		if (describe(ops, full.n_adapters, &adapter, &caps))
+			break;
+	}
 	tell(info, &full, sizeof(full));
 	return true;
 }

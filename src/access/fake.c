@@ -75,6 +75,8 @@ static int drop(int rc, void *handle, struct prov_op *op)
 /* Two, of which the second has shorter send queues. */
 static int f_adapter(uint32_t index, struct flue_adapter_info *info, struct flue_caps *caps)
 {
+	assert(!info->name[0] && !info->interface[0] && !info->ports && !info->n_addresses);
+	assert(!caps->max_sge);
 	if (index >= FAKE_ADAPTERS)
 		return -ENOENT;
 	snprintf(info->name, sizeof(info->name), "fake%u", index);
