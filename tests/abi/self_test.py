@@ -36,6 +36,9 @@ FAULTS = {
 SILENT = {
     "fixed structure grown": ("types.h", "	uint32_t length;\n	uint32_t lkey;\n};", "	uint32_t length;\n	uint32_t lkey;\n	uint64_t more;\n};"),
     "field in a gap": ("queue.h", "	uint32_t type; /* enum flue_qp_type */\n};", "	uint32_t type;\n	uint32_t more;\n};"),
+    "sign changed": ("queue.h", "	uint32_t type; /* enum flue_qp_type */\n};", "	int32_t type;\n};"),
+    "type of a list changed": ("queue.h", "	uint32_t sq_depth, rq_depth;       /*", "	int32_t sq_depth, rq_depth;       /*"),
+    "pointer to something else": ("queue.h", "	struct flue_srq *srq;", "	struct flue_cq *srq;"),
     "argument changed": ("types.h", "flue_event_name(uint32_t type);", "flue_event_name(uint64_t type);"),
     "slot's argument changed": ("queue.h", "	bool (*wait)(struct flue_cq *cq, int timeout_ms);",
                                 "	bool (*wait)(struct flue_cq *cq, long timeout_ms);"),
