@@ -319,6 +319,18 @@ static bool handle_empty(struct link_tcp *l, enum tx_stop stop, uint32_t status)
 	}
 }
 
+/* Some memory of the batch is gone, which need not be the first one's: that goes alone. */
+static ssize_t transmit_first(struct link_tcp *l, struct tx_batch *b)
+{
+	size_t left = fpdu_size(&b->fpdu[0]) - b->fpdu[0].sent;
+
+	b->n = 1;
+	b->bytes = left;
+	for (b->out.n = 0; left; b->out.n++)
+		left -= b->out.iov[b->out.n].iov_len;
+	return transmit(l, b);
+}
+
 /* Sends one batch. false: nothing more can be done now. */
 static bool send_batch(struct link_tcp *l)
 {
@@ -335,6 +347,8 @@ static bool send_batch(struct link_tcp *l)
 		return handle_empty(l, stop, status);
 	}
 	n = transmit(l, b);
+	if (n == -EFAULT && b->n > 1)
+		n = transmit_first(l, b);
 	if (n > 0)
 		account(l, b, (size_t)n);
 	release(l, b, old);

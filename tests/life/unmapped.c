@@ -131,6 +131,38 @@ static void receive_into_unmapped_memory_ends_only_its_connection(void **state)
 	}
 }
 
+/*
+ * Two messages that go out together: only the one whose memory is gone has failed. Without CRC, so that the
+ * kernel finds out: else the thread that posts would touch the memory itself.
+ */
+static void send_before_the_one_from_unmapped_memory_succeeds(void **state)
+{
+	struct flue_sge good, bad;
+	struct flue_send_wr last = {
+		.id = 8, .op = FLUE_WR_SEND, .flags = FLUE_SIGNALED, .sg = &bad, .n_sg = 1
+	};
+	struct flue_send_wr first = { .next = &last,
+				      .id = 7,
+				      .op = FLUE_WR_SEND,
+				      .flags = FLUE_SIGNALED,
+				      .sg = &good,
+				      .n_sg = 1 };
+	struct scene s;
+
+	open_scene(&s, false);
+	good = flue_mr_sge(s.p.b.mr, 0, 4000);
+	bad = flue_mr_sge(s.mr, 0, 4000);
+	assert_true(pair_recv(&s.p.a, 0, 4000, 1));
+	assert_true(pair_recv(&s.p.a, 4000, 4000, 2));
+	unmap(&s);
+	assert_true(flue_post_send(s.p.b.qp, &first));
+	assert_true(pair_expect(s.p.b.send_cq, 7, FLUE_WC_SUCCESS));
+	assert_true(pair_expect(s.p.b.send_cq, 8, FLUE_WC_LOCAL_PROTECTION));
+	assert_true(pair_expect(s.p.a.recv_cq, 1, FLUE_WC_SUCCESS));
+	assert_ended(&s);
+	close_scene(&s);
+}
+
 /* ---- revocation is exact ---- */
 
 struct hammer {
@@ -210,6 +242,7 @@ int main(void)
 		cmocka_unit_test(write_to_unmapped_memory_ends_only_its_connection),
 		cmocka_unit_test(read_from_unmapped_memory_ends_only_its_connection),
 		cmocka_unit_test(receive_into_unmapped_memory_ends_only_its_connection),
+		cmocka_unit_test(send_before_the_one_from_unmapped_memory_succeeds),
 		cmocka_unit_test(no_byte_changes_after_deregister_returned),
 	};
 
