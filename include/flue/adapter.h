@@ -176,7 +176,7 @@ struct flue_mr {
 	uint32_t access;
 	/*
 	 * Current. lkey is for SGEs, rkey for the peer and for requests that change the region; they are
-	 * two numbers. The rkey of a region without a remote right opens nothing to the peer. All but pd
+	 * two fields, which may hold the same number. The rkey of a region without a remote right opens nothing to the peer. All but pd
 	 * and user change with modify() and by FLUE_WR_FAST_REG, before it completes; do not read them
 	 * while one is under way.
 	 */

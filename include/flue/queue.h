@@ -118,7 +118,8 @@ struct flue_srq {
 enum flue_qp_flags {
 	FLUE_QP_SIGNAL_ALL = 1 << 0, /* every send request is signaled */
 	/* Send requests are taken in Idle, too, and go out when the connection is there. reset() in Idle
-	 * then discards all requests, without completions. */
+	 * then discards all requests, without completions: needed before a connection to another peer, as
+	 * one that is posted while a connection ends may wait for the next. */
 	FLUE_QP_POST_EARLY = 1 << 1,
 };
 
@@ -190,8 +191,10 @@ enum flue_qp_value {
 
 struct flue_qp_values {
 	size_t size;
-	uint32_t state;    /* enum flue_qp_state */
-	uint32_t access;   /* FLUE_REMOTE_*: what the peer may do at all, whatever its keys allow */
+	uint32_t state; /* enum flue_qp_state */
+	/* FLUE_REMOTE_*: what the peer may do at all, whatever its keys allow. A change is for requests
+	 * that come later: Reads that were taken are answered to their end. */
+	uint32_t access;
 	uint32_t ird, ord; /* inbound and outbound Reads at once */
 	/* As the verbs have them, for queue pairs that are brought up by modify(). */
 	uint32_t port, pkey_index, qkey;
