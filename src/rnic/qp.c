@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/log.h"
 #include "base/util.h"
 #include "rnic/cep.h"
 #include "rnic/qp_priv.h"
@@ -17,6 +18,9 @@ static void run_down(struct engine_note *n)
 {
 	struct qp *q = container_of(n, struct qp, note_down);
 
+	if (q->ev_fault)
+		log_error(rnic, "queue pair %u: fault %#x (layer, type, code)", qp_number(q),
+			  q->ev_fault & 0xffff);
 	q->rnic->up->qp_event(q->rnic->up_ctx, q->owner, &q->ev_down, NULL);
 }
 

@@ -127,12 +127,14 @@ struct qp {
 	atomic_bool peer_closed; /* Closing because the peer began to */
 	atomic_bool late;        /* somebody posted while Closing */
 	uint32_t reason, detail; /* for the DISCONNECTED event */
-	bool doomed;             /* being destroyed: no more notes */
-	bool lost;               /* a completion did not fit into its CQ */
+	uint32_t fault; /* the first that we found in this connection, for the log; 0: none */
+	bool doomed;    /* being destroyed: no more notes */
+	bool lost;      /* a completion did not fit into its CQ */
 
 	/* Notes: what is told, with the facts as they were. */
 	struct engine_note note_accepted, note_up, note_down, note_last;
 	struct flue_event ev_up, ev_down;
+	uint32_t ev_fault; /* with ev_down: the fault that we found; 0: none */
 	struct rnic_conn_info info;
 	uint8_t private_data[MPA_PD_MAX];
 };

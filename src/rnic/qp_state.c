@@ -87,6 +87,7 @@ static void tell_end(struct qp *q)
 		q->ev_down = (struct flue_event) { .type = FLUE_EVENT_DISCONNECTED,
 						   .reason = q->reason,
 						   .detail = q->detail };
+		q->ev_fault = q->fault;
 		engine_tell(q->engine, &q->note_down);
 	} else if (q->cep) {
 		/* The responder's set-up was not finished: this is a failed connection. */
@@ -169,8 +170,10 @@ void qp_apply(struct qp *q, enum qp_fsm_event e, uint32_t reason, uint32_t detai
 void qp_fault(struct qp *q, uint32_t fault, const uint8_t *ulpdu, size_t have, size_t ulpdu_len,
 	      const struct ddp_segment *seg)
 {
-	log_error(rnic, "queue pair %u: fault %#x (layer, type, code)", qp_number(q),
-		  fault & 0xffff);
+	/* A peer can bring this about as often as it likes, and the engine's lock is held: it is logged
+	 * with the end of the connection. */
+	if (!q->fault)
+		q->fault = fault;
 	if (q->state == QPS_RTS)
 		rdmap_terminate_for(&q->tx.term, fault, ulpdu, have, ulpdu_len, seg);
 	qp_apply(q, QPE_FAULT, FLUE_CLOSE_FAULT, fault & 0xffff);
@@ -284,7 +287,7 @@ static void begin(struct qp *q, const struct qp_start *start)
 	q->rx.msn_send = q->rx.msn_read = q->rx.msn_term = 1;
 	q->rx.rtr_send = !start->initiator && t->rtr == MPA_RTR_SEND;
 	q->close_timeout_ms = CLOSE_TIMEOUT_MS;
-	q->reason = q->detail = 0;
+	q->reason = q->detail = q->fault = 0;
 	atomic_store(&q->peer_closed, false);
 	atomic_store(&q->late, false);
 }

@@ -6,11 +6,13 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "base/log.h"
 #include "rnic/link_tcp.h"
 #include "rnic/qp.h"
 #include "rnic/qp_sched.h"
@@ -150,6 +152,35 @@ static void qp_sends_a_terminate_and_its_fin_at_once(void **state)
 	assert_int_equal(end.reason, FLUE_CLOSE_FAULT);
 	assert_int_equal(end.detail, 0x0206);
 	assert_int_equal(flue_qp_state(&owner), FLUE_QP_ERROR);
+}
+
+/* A peer can provoke it, so it is written when no lock is held: with the end, not where it is found. */
+static void qp_logs_its_fault_when_the_end_is_told(void **state)
+{
+	static char file[] = "/tmp/flue-qp-log-XXXXXX";
+	char text[512] = { 0 };
+	int log = mkstemp(file);
+	ssize_t early;
+
+	assert_true(log >= 0);
+	setenv("FLUE_LOG", "error", 1);
+	setenv("FLUE_LOG_FILE", file, 1);
+	log_init();
+	engine_lock(q->engine);
+	qp_fault(q, FAULT_RDMAP_OPCODE, NULL, 0, 0, NULL);
+	qp_fault(q, FAULT_RDMAP_STAG, NULL, 0, 0, NULL); /* a consequence */
+	early = read(log, text, sizeof(text) - 1);
+	engine_unlock(q->engine);
+	assert_int_equal(early, 0);
+	close(peer);
+	peer = -1;
+	assert_true(ended());
+	assert_true(read(log, text, sizeof(text) - 1) > 0);
+	assert_non_null(strstr(text, "fault 0x206"));
+	assert_null(strstr(strchr(text, '\n'), "fault"));
+	log_stop();
+	close(log);
+	unlink(file);
 }
 
 static void qp_answers_a_fin_with_its_own_and_becomes_idle(void **state)
@@ -447,6 +478,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(qp_sends_a_terminate_and_its_fin_at_once),
+		TEST(qp_logs_its_fault_when_the_end_is_told),
 		TEST(qp_answers_a_fin_with_its_own_and_becomes_idle),
 		TEST(qp_flushes_its_receives_as_soon_as_the_peer_closes),
 		TEST(qp_tells_what_it_is_doing_when_asked),
