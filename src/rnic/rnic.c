@@ -169,6 +169,9 @@ void rnic_close(struct rnic *r)
 	pthread_mutex_unlock(&open_lock);
 	for (uint32_t i = 0; i < r->n_engines; i++)
 		engine_stop(&r->engines[i]);
+	if (atomic_load(&r->n_illegal))
+		log_warn(rnic, "events that the tables call impossible: %llu",
+			 (unsigned long long)atomic_load(&r->n_illegal));
 	/* Only rejected connections are left, whose peers did not close yet. */
 	while ((c = LIST_FIRST(&r->ceps)))
 		cep_abandon(c);
