@@ -78,6 +78,9 @@
 #define TURN_PAUSE 20000
 /* A receiver takes octets back in a few system calls. After this it has been killed over it, or means no good. */
 #define TAKING_NS NSEC_PER_SEC
+/* So long also a call that must not block looks whether it is done with that: the program may have been told a moment ago
+ * that it can write, and a receiver that has lost its processor gets it back within a slice of others. */
+#define TAKING_MOMENT (10 * NSEC_PER_MSEC)
 /* How long a step down before another program goes on with the socket waits for the peer to send unread octets again: a
  * peer that sleeps in a call of ours looks every SLEEP_UNREAD. */
 #define RECALL_NS    (200 * NSEC_PER_MSEC)

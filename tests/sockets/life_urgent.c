@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * An urgent octet behind others: reads stop at the mark, wherever those before it lie. And one alone: it wakes
- * who waits for it and for others, and who then waits for more sleeps.
+ * who waits for it and for others, and who then waits for more sleeps. And one that is sent while octets of a peer
+ * that has left the lane are still to be read.
  */
 #include <errno.h>
 #include <poll.h>
@@ -12,7 +13,7 @@
 
 #include "life.h"
 
-enum { AT_ONCE, IN_PARTS, BY_PEEKING, ALONE, KINDS };
+enum { AT_ONCE, IN_PARTS, BY_PEEKING, ALONE, SENT, KINDS };
 
 #define AFTER   300
 #define QUIET   500 /* milliseconds */
@@ -75,12 +76,27 @@ static void play_alone(struct life *l)
 	life_end(l);
 }
 
+static void play_sent(struct life *l)
+{
+	life_begin(l);
+	stage_settle(&l->st, l->pending);
+	life_ask(l, LIFE_NESTS, 0);
+	life_answer(l);
+	stage_say(&l->st, "sent: %zd", send(l->st.fd, "!", 1, MSG_OOB));
+	if (l->pending)
+		take(l, 4096, 0);
+	l->pending = 0;
+	life_go_on(l);
+	close(l->st.fd);
+	life_end(l);
+}
+
 static void play(struct life *l)
 {
 	if (l->asleep)
 		return;
-	if (l->kind == ALONE) {
-		play_alone(l);
+	if (l->kind == ALONE || l->kind == SENT) {
+		(l->kind == ALONE ? play_alone : play_sent)(l);
 		return;
 	}
 	life_begin(l);

@@ -62,17 +62,6 @@ static ssize_t ours_begin(struct rec *r, int fd, const struct iovec *iov, size_t
 	return call_send_young(r, fd, iov, count, flags);
 }
 
-/* The record of a socket that may be sent on by a lane. */
-static struct rec *send_live(int fd, int flags)
-{
-	struct rec *r = sock_live(fd);
-
-	if (!r || !(flags & SEND_PLAIN))
-		return r;
-	sock_pin(r, fd, why_flags(flags));
-	return NULL;
-}
-
 static void after_receive(struct raw_call *c, int fd, ssize_t n, int flags)
 {
 	int saved = errno;
@@ -116,28 +105,6 @@ static enum young_kind before_receive(struct raw_call *c, struct rec *r, int fd,
 		n_;                                                                         \
 	})
 
-#define SEND(fd, iov, count, size, flags, plain)                                            \
-	({                                                                                  \
-		ssize_t n_ = STREAM_AGAIN;                                                  \
-		while (n_ == STREAM_AGAIN) {                                                \
-			struct raw_call c_ __attribute__((cleanup(sock_raw_ends))) = { 0 }; \
-			struct rec *r_ = send_live(fd, flags);                              \
-			enum young_kind kind_ = YOUNG_OURS;                                 \
-			if (r_ && sock_has_lane(r_)) {                                      \
-				n_ = ours_send(r_, fd, iov, count, flags);                  \
-			} else if (r_ && (size) > STEP) {                                   \
-				n_ = ours_begin(r_, fd, iov, count, flags);                 \
-			} else {                                                            \
-				kind_ = young_before_send(&c_, r_, fd, size);               \
-			}                                                                   \
-			if (kind_ == YOUNG_PLAIN) {                                         \
-				n_ = plain;                                                 \
-				after_send(&c_, fd, n_, flags);                             \
-			}                                                                   \
-		}                                                                           \
-		n_;                                                                         \
-	})
-
 /* Only the kernel understands what is to be done with it: back to TCP first, whatever the number means by the time of
  * the call. sock_raw_ends() afterwards. */
 static void go_plainly(struct raw_call *c, int fd, enum why why)
@@ -158,6 +125,30 @@ static void go_plainly(struct raw_call *c, int fd, enum why why)
 		struct raw_call c_ __attribute__((cleanup(sock_raw_ends))) = { 0 }; \
 		go_plainly(&c_, fd, why);                                           \
 		call;                                                               \
+	})
+
+#define SEND(fd, iov, count, size, flags, plain)                                                           \
+	({                                                                                                 \
+		/* A peer may have left octets in the ring that we must read first: it is a lane still. */ \
+		ssize_t n_ = (flags)&SEND_PLAIN ? PLAINLY(fd, why_flags(flags), plain)                     \
+						: STREAM_AGAIN;                                            \
+		while (n_ == STREAM_AGAIN) {                                                               \
+			struct raw_call c_ __attribute__((cleanup(sock_raw_ends))) = { 0 };                \
+			struct rec *r_ = sock_live(fd);                                                    \
+			enum young_kind kind_ = YOUNG_OURS;                                                \
+			if (r_ && sock_has_lane(r_)) {                                                     \
+				n_ = ours_send(r_, fd, iov, count, flags);                                 \
+			} else if (r_ && (size) > STEP) {                                                  \
+				n_ = ours_begin(r_, fd, iov, count, flags);                                \
+			} else {                                                                           \
+				kind_ = young_before_send(&c_, r_, fd, size);                              \
+			}                                                                                  \
+			if (kind_ == YOUNG_PLAIN) {                                                        \
+				n_ = plain;                                                                \
+				after_send(&c_, fd, n_, flags);                                            \
+			}                                                                                  \
+		}                                                                                          \
+		n_;                                                                                        \
 	})
 
 static struct iovec one(const void *buf, size_t n)
@@ -538,7 +529,7 @@ static bool have_control(const struct mmsghdr *v, unsigned int n)
 
 HOOK int sendmmsg(int fd, struct mmsghdr *v, unsigned int n, int flags)
 {
-	struct rec *r = send_live(fd, flags);
+	struct rec *r = flags & SEND_PLAIN ? NULL : sock_live(fd);
 	int sent;
 
 	n = n > IOV_MAX ? IOV_MAX : n;
@@ -546,7 +537,8 @@ HOOK int sendmmsg(int fd, struct mmsghdr *v, unsigned int n, int flags)
 		passing_many(v, n);
 	if (!r || have_control(v, n) || !sock_keep(r, fd)) {
 		order_tick();
-		return PLAINLY(fd, why_act(WHY_ACT_CONTROL), real(sendmmsg)(fd, v, n, flags));
+		return PLAINLY(fd, flags & SEND_PLAIN ? why_flags(flags) : why_act(WHY_ACT_CONTROL),
+			       real(sendmmsg)(fd, v, n, flags));
 	}
 	sent = send_many(r, fd, v, n, flags);
 	sock_release(r);

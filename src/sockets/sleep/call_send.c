@@ -222,6 +222,21 @@ static int pause_for_receiver(struct sender *s, bool turn)
 	return 0;
 }
 
+/* The receiver takes octets back, and began a moment ago. Others that have it may hold it for ever. */
+static bool is_held_briefly(const struct sender *s)
+{
+	return s->done == 0 && !s->r->tx_blocked &&
+	       clock_now() - LANE_LOAD(s->r->held_since) < TAKING_MOMENT;
+}
+
+static int pause_briefly(void)
+{
+	const struct timespec pause = { .tv_nsec = TURN_PAUSE };
+
+	sys_call(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &pause, NULL);
+	return 0;
+}
+
 /* Sleep until there is something to go on with. Without the lock. 0, or -1 and errno as send() would say it. */
 static int sleep_for(struct sender *s, ssize_t reason, int fd)
 {
@@ -231,6 +246,9 @@ static int sleep_for(struct sender *s, ssize_t reason, int fd)
 	case PUT_FULL: return outwait_full(s->r, fd, &s->limit, &s->leave);
 	case PUT_CARRIER: return outwait_carrier(fd, &s->limit);
 	case PUT_HELD:
+		if (!s->block)
+			return pause_briefly();
+		/* fallthrough */
 	case PUT_TURN: return pause_for_receiver(s, reason == PUT_TURN);
 	default: return -1;
 	}
@@ -307,7 +325,9 @@ static bool refuse_call(struct sender *s, ssize_t reason)
 /* The lock is given back, and the call is over, or goes on: true. */
 static bool goes_on(struct sender *s, ssize_t reason, int fd, struct lane_iov *from, size_t want)
 {
-	bool sleeps = reason < -1 && reason != PUT_OWN && s->block, done = s->done == want;
+	bool sleeps = s->block ? reason < -1 && reason != PUT_OWN
+			       : reason == PUT_HELD && is_held_briefly(s);
+	bool done = s->done == want;
 
 	/* With the lock: nobody can have closed it yet. */
 	if (!s->kept && (sleeps || (reason == 0 && !done))) {
