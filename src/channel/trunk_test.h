@@ -3,7 +3,6 @@
 #ifndef FLUE_CHANNEL_TRUNK_TEST_H
 #define FLUE_CHANNEL_TRUNK_TEST_H
 
-#include <dirent.h>
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,6 +18,7 @@
 #include <cmocka.h>
 
 #include "base/own.h"
+#include "base/own_test.h"
 #include "channel/trunk_priv.h"
 
 static struct trunk *side[2];
@@ -27,18 +27,6 @@ static const struct trunk_shape small_shape = { .blocks = 16,
 						.block_size = 64,
 						.circuits = 4,
 						.guarantee = 2 };
-
-static inline int open_fds(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	int n = 0;
-
-	assert_non_null(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
-}
 
 static inline void attach_pair(const struct trunk_shape *shape, bool socks)
 {
