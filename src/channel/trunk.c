@@ -166,6 +166,7 @@ int trunk_attach_moved(int memory, unsigned side, int sock, pid_t peer, struct t
 	t->side = side;
 	t->sock = sock;
 	t->sock_ino = st.st_ino;
+	t->waker = -1;
 	t->peer_pid = peer;
 	trunk_memory_places(t);
 	t->surplus = t->shape.blocks - t->shape.circuits * t->shape.guarantee;

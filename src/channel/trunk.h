@@ -7,7 +7,7 @@
  * The peer is not trusted. It can write anything anywhere in the memory at any time; by that it ends or garbles its own
  * circuits, and nothing else. What cannot be is answered by the end of the whole trunk.
  *
- * No threads, no signal handlers, no malloc(); two mappings and up to one descriptor for each trunk. Any thread may call;
+ * No threads, no signal handlers, no malloc(); two mappings and up to two descriptors for each trunk. Any thread may call;
  * nothing waits but trunk_wait(), and that without a lock. A signal handler that comes into a call of its own
  * thread gets -EDEADLK. The child of a fork has nothing of it: every call but trunk_close() says -ENOTCONN there.
  */

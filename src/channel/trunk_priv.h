@@ -149,6 +149,8 @@ struct trunk {
 	unsigned side;
 	int sock; /* -1: none */
 	ino_t sock_ino;
+	int waker; /* -1: none yet */
+	ino_t waker_ino;
 	pid_t peer_pid;
 	struct trunk_side *own, *peer;
 	struct robust_lock lock; /* everything below; nobody sleeps with it */
@@ -223,7 +225,7 @@ void trunk_begin(struct trunk *t, uint32_t c, enum circuit_state state);
 void trunk_append(struct trunk *t, struct circuit_list *list, uint32_t c);
 /* Both sides may be done with it. */
 void trunk_maybe_free(struct trunk *t, uint32_t c);
-/* Wake threads of ours. No lock needed. */
+/* Wake threads of ours, but for an engine that watches trunk_fd(). No lock needed. */
 void trunk_rouse(struct trunk *t);
 /* NULL: there is no such circuit. */
 static inline struct circuit *circuit_at(struct trunk *t, uint32_t c)

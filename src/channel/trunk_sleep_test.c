@@ -311,6 +311,85 @@ static void cancelled_waiter_leaves_everything_in_order(void **st)
 	assert_int_equal(trunk_wait(side[0], 50), -ETIMEDOUT);
 }
 
+/* --- threads of one side */
+
+static void *wait_and_tell(void *arg)
+{
+	trunk_wait(side[0], -1);
+	atomic_store(&has_waited, true);
+	return NULL;
+}
+
+/* A thread that sleeps on the socket, armed. */
+static pthread_t put_to_sleep(void)
+{
+	pthread_t thread;
+
+	atomic_store(&has_waited, false);
+	assert_int_equal(pthread_create(&thread, NULL, wait_and_tell, NULL), 0);
+	while (!atomic_load(&side[0]->polls))
+		usleep(1000);
+	usleep(50000);
+	return thread;
+}
+
+/* Has it been woken? If nothing wakes it in half a minute the peer does, which sends something on `c`. */
+static bool has_heard(pthread_t thread, uint32_t c)
+{
+	bool heard;
+
+	for (int i = 0; i < 30000 && !atomic_load(&has_waited); i++)
+		usleep(1000);
+	heard = atomic_load(&has_waited);
+	if (!heard)
+		send_text(side[1], c, "x", 0);
+	pthread_join(thread, NULL);
+	return heard;
+}
+
+static void sleeper_hears_of_what_our_own_thread_has_freed(void **st)
+{
+	uint32_t c = connect_pair(0);
+	struct trunk_block b[16];
+	pthread_t thread;
+	int n = 0;
+
+	for (int i = 0; i < 3; i++) {
+		while (trunk_claim(side[0], c, &b[n]) == 1)
+			n++;
+		thread = put_to_sleep();
+		trunk_unclaim(side[0], b[--n].index);
+		assert_true(has_heard(thread, c));
+		assert_int_equal(poll_one(side[0], c), TRUNK_WRITABLE);
+	}
+	/* And no more than that. */
+	assert_int_equal(trunk_wait(side[0], 50), -ETIMEDOUT);
+	assert_int_equal(trunk_rings(side[1]), 0);
+}
+
+static void wait_does_without_a_waker(void **st)
+{
+	uint32_t c = connect_pair(0);
+	struct caller caller = { .c = c, .rounds = 200 };
+	pthread_t other;
+	int null;
+
+	while (side[0]->waker < 0)
+		assert_int_equal(trunk_wait(side[0], 50), -ETIMEDOUT);
+	/* The program has put something of its own there, which can always be read. */
+	null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	assert_int_equal(dup2(null, side[0]->waker), side[0]->waker);
+	assert_int_equal(trunk_wait(side[0], 50), -ETIMEDOUT);
+	assert_false(atomic_load(&side[0]->polls));
+	assert_int_equal(pthread_create(&other, NULL, echo, side[1]), 0);
+	call_and_wait(&caller);
+	assert_true(caller.ok);
+	trunk_drop(side[0], c, 0);
+	pthread_join(other, NULL);
+	close(side[0]->waker);
+	close(null);
+}
+
 /* --- processes */
 
 /* A child with side 1. How it is attached is said by `socks` and `known`. */
@@ -496,14 +575,19 @@ static int be_child(uint32_t c, const uint8_t *map)
 static void child_of_a_fork_has_nothing(void **st)
 {
 	uint32_t c = connect_pair(0);
-	int status = -1, before = open_fds();
+	int status = -1, before;
 	char octet;
-	pid_t pid = fork();
+	pid_t pid;
 
+	/* With everything that a trunk may have. */
+	while (side[0]->waker < 0)
+		assert_int_equal(trunk_wait(side[0], 50), -ETIMEDOUT);
+	before = open_fds();
+	pid = fork();
 	if (pid == 0) {
 		self_forked();
 		status = be_child(c, side[0]->map);
-		_exit(status ? status : open_fds() == before - 2 ? 0 : 3);
+		_exit(status ? status : open_fds() == before - 3 ? 0 : 3);
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
@@ -528,6 +612,8 @@ int main(void)
 		T(writer_sleeps_until_there_is_room),
 		T(signal_handler_gets_told_off),
 		T(cancelled_waiter_leaves_everything_in_order),
+		T(sleeper_hears_of_what_our_own_thread_has_freed),
+		T(wait_does_without_a_waker),
 		cmocka_unit_test(killed_peer_is_noticed),
 		cmocka_unit_test(killed_peer_is_noticed_when_its_child_has_the_socket),
 		cmocka_unit_test(peer_that_executes_another_program_is_gone),

@@ -5,13 +5,15 @@
  * have something. A side that is awake costs the other no system call.
  *
  * Short sleeps are on a word in the memory, where waking is cheapest; long ones on the socket, where the kernel also
- * tells of the end of the peer.
+ * tells of the end of the peer. Only the peer can write to that socket, so who sleeps there also watches the *waker*, by which
+ * other threads of ours wake it.
  */
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -28,11 +30,16 @@ static void futex_wake(_Atomic uint32_t *word)
 }
 
 /* The program may have closed it, and put something else there. */
-static bool has_sock(const struct trunk *t)
+static bool is_still(int fd, ino_t ino)
 {
 	struct stat st;
 
-	return t->sock >= 0 && fstat(t->sock, &st) == 0 && st.st_ino == t->sock_ino;
+	return fd >= 0 && fstat(fd, &st) == 0 && st.st_ino == ino;
+}
+
+static bool has_sock(const struct trunk *t)
+{
+	return is_still(t->sock, t->sock_ino);
 }
 
 void trunk_ring(struct trunk *t, unsigned news)
@@ -61,7 +68,58 @@ void trunk_rouse(struct trunk *t)
 	int saved = errno;
 
 	futex_wake(&t->own->rung);
+	/* Whoever sleeps on the socket said so under the lock before it looked; what we tell of was told under the lock. */
+	if (atomic_load(&t->polls) && is_still(t->waker, t->waker_ino))
+		sys_send(t->waker, "", 1, MSG_NOSIGNAL);
 	errno = saved;
+}
+
+/* --- the waker */
+
+/* A socket that is its own peer. Not an eventfd: those have no inode by which one could be told from the program's. */
+static int make_waker(void)
+{
+	struct sockaddr_un name = { .sun_family = AF_UNIX };
+	socklen_t size = sizeof(name);
+	int fd = own_new(sys_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+
+	/* Without a name the kernel finds one that nobody has. */
+	if (fd < 0 || sys_bind(fd, (struct sockaddr *)&name, sizeof(name.sun_family)) != 0 ||
+	    sys_getsockname(fd, (struct sockaddr *)&name, &size) != 0 ||
+	    sys_connect(fd, (struct sockaddr *)&name, size) != 0) {
+		if (fd >= 0)
+			own_close(fd);
+		return -1;
+	}
+	return own_move(fd);
+}
+
+/* Is there one, made now if need be? With the lock. Made once only: who saw `polls` reads it without. */
+static bool has_waker(struct trunk *t)
+{
+	int saved = errno;
+	struct stat st;
+
+	if (t->waker < 0) {
+		int fd = make_waker();
+
+		if (fd >= 0 && fstat(fd, &st) == 0) {
+			t->waker_ino = st.st_ino;
+			t->waker = fd;
+		}
+	}
+	errno = saved;
+	return is_still(t->waker, t->waker_ino);
+}
+
+/* What is left ends the next sleep too early, which does no harm. */
+static void empty_waker(struct trunk *t)
+{
+	char octet;
+
+	for (int i = 0; i < 16 && is_still(t->waker, t->waker_ino); i++)
+		if (sys_recv(t->waker, &octet, 1, 0) < 0)
+			break;
 }
 
 /* --- the end of the peer */
@@ -76,7 +134,9 @@ void trunk_close_sock(struct trunk *t)
 {
 	if (has_sock(t))
 		sys_close(t->sock);
-	t->sock = -1;
+	if (is_still(t->waker, t->waker_ino))
+		sys_close(t->waker);
+	t->sock = t->waker = -1;
 }
 
 /* A process that is dead but whose parent has not asked for its status yet counts as dead. */
@@ -213,9 +273,11 @@ static int sleep_on_word(struct trunk *t, uint32_t rung, uint64_t end)
 	return errno == EAGAIN ? 0 : -errno;
 }
 
+/* Gives up the turn at the socket. */
 static int sleep_on_sock(struct trunk *t, uint64_t end)
 {
-	struct pollfd p = { .fd = t->sock, .events = POLLIN };
+	struct pollfd p[] = { { .fd = t->sock, .events = POLLIN },
+			      { .fd = t->waker, .events = POLLIN } };
 	bool known = t->peer_pid > 0;
 	uint64_t now = clock_now(), most = now < end ? end - now : 0;
 	/* A child of the peer's may keep the socket open when the peer is killed: then nobody rings. */
@@ -225,10 +287,17 @@ static int sleep_on_sock(struct trunk *t, uint64_t end)
 	int rc;
 
 	ROBUST_NONE();
-	rc = (int)sys_call(SYS_ppoll, &p, 1l, end == UINT64_MAX && !known ? NULL : &limit, NULL,
-			   8l);
+	rc = (int)sys_call(SYS_ppoll, p, 2l, end == UINT64_MAX && !known ? NULL : &limit, NULL, 8l);
+	rc = rc < 0 ? -errno : rc;
+	/* In this order, or the wake-up of who sleeps there next could be taken away. */
+	if (rc > 0 && p[1].revents)
+		empty_waker(t);
+	atomic_store(&t->polls, false);
 	if (rc < 0)
-		return -errno;
+		return rc;
+	/* Woken by our own: what there is to know is known. */
+	if (rc > 0 && !p[0].revents)
+		return 0;
 	trunk_heard(t);
 	/* The others may have been meant. */
 	if (atomic_load(&t->sleepers) > 1)
@@ -246,7 +315,7 @@ static int sleep_once(struct trunk *t, struct wish w, bool nap, uint64_t end)
 	if (!trunk_enter(t, &rc))
 		return rc;
 	rung = atomic_load(&t->own->rung);
-	sock = !nap && has_sock(t) && !atomic_exchange(&t->polls, true);
+	sock = !nap && has_sock(t) && has_waker(t) && !atomic_exchange(&t->polls, true);
 	arm(t, sock ? ARMED_SOCK : ARMED_FUTEX);
 	sleeps = !is_fulfilled(t, w);
 	/* It may be starved only since. */
@@ -257,7 +326,7 @@ static int sleep_once(struct trunk *t, struct wish w, bool nap, uint64_t end)
 	rc = 0;
 	if (sleeps)
 		rc = sock ? sleep_on_sock(t, end) : sleep_on_word(t, rung, end);
-	if (sock)
+	else if (sock)
 		atomic_store(&t->polls, false);
 	return rc;
 }
