@@ -82,6 +82,24 @@ static void sleeper_is_rung_when_there_is_room(void **st)
 	assert_int_equal(poll_one(side[0], c), TRUNK_WRITABLE);
 }
 
+static void side_that_starves_after_it_armed_is_rung(void **st)
+{
+	uint32_t c = connect_pair(0);
+	char octet;
+
+	assert_true(trunk_arm(side[0]));
+	while (send_text(side[0], c, "x", 0) == 1)
+		;
+	assert_int_equal(recv_some(side[1], c, &octet, 1, 0), 1);
+	assert_int_equal(trunk_rings(side[1]), 1);
+	assert_int_equal(poll_one(side[0], c), TRUNK_WRITABLE);
+	/* Nobody is armed: what starves now costs the peer nothing. */
+	while (send_text(side[0], c, "x", 0) == 1)
+		;
+	assert_int_equal(recv_some(side[1], c, &octet, 1, 0), 1);
+	assert_int_equal(trunk_rings(side[1]), 1);
+}
+
 static void ring_is_nothing_to_fear(void **st)
 {
 	static char much[1000];
@@ -367,6 +385,39 @@ static void sleeper_hears_of_what_our_own_thread_has_freed(void **st)
 	assert_int_equal(trunk_rings(side[1]), 0);
 }
 
+static void sleeper_hears_of_room_for_who_starved_since(void **st)
+{
+	uint32_t c = connect_pair(0);
+	pthread_t thread = put_to_sleep();
+	char octet;
+
+	while (send_text(side[0], c, "x", 0) == 1)
+		;
+	assert_false(atomic_load(&has_waited));
+	assert_int_equal(recv_some(side[1], c, &octet, 1, 0), 1);
+	assert_true(has_heard(thread, c));
+	assert_int_equal(poll_one(side[0], c), TRUNK_WRITABLE);
+}
+
+static void sleeper_hears_of_room_that_came_before_the_flag(void **st)
+{
+	uint32_t c = connect_pair(0);
+	pthread_t thread;
+	char octet;
+	int no;
+
+	assert_int_equal(send_text(side[0], c, "x", 0), 1);
+	thread = put_to_sleep();
+	/* As if the peer came between our look and the flag: it sees nobody who wants to know. */
+	assert_true(trunk_enter(side[0], &no));
+	assert_int_equal(recv_some(side[1], c, &octet, 1, 0), 1);
+	assert_int_equal(trunk_rings(side[1]), 0);
+	trunk_starve(side[0], &side[0]->circuit[c]);
+	trunk_leave(side[0]);
+	assert_true(has_heard(thread, c));
+	assert_int_equal(poll_one(side[0], c), TRUNK_WRITABLE);
+}
+
 static void wait_does_without_a_waker(void **st)
 {
 	uint32_t c = connect_pair(0);
@@ -605,6 +656,7 @@ int main(void)
 		T(awake_side_costs_no_system_call),
 		T(sleeping_side_is_rung_once),
 		T(sleeper_is_rung_when_there_is_room),
+		T(side_that_starves_after_it_armed_is_rung),
 		T(ring_is_nothing_to_fear),
 		T(wait_ends_after_its_time),
 		T(wait_ends_when_a_handler_runs),
@@ -613,6 +665,8 @@ int main(void)
 		T(signal_handler_gets_told_off),
 		T(cancelled_waiter_leaves_everything_in_order),
 		T(sleeper_hears_of_what_our_own_thread_has_freed),
+		T(sleeper_hears_of_room_for_who_starved_since),
+		T(sleeper_hears_of_room_that_came_before_the_flag),
 		T(wait_does_without_a_waker),
 		cmocka_unit_test(killed_peer_is_noticed),
 		cmocka_unit_test(killed_peer_is_noticed_when_its_child_has_the_socket),

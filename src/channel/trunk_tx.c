@@ -112,6 +112,7 @@ void trunk_starve(struct trunk *t, struct circuit *k)
 	else
 		t->circuit[t->starved.last].next_starved = c;
 	t->starved.last = c;
+	trunk_arm_for_room(t);
 }
 
 static void starve(struct trunk *t, struct circuit *k, uint32_t need)

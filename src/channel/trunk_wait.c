@@ -47,7 +47,7 @@ void trunk_ring(struct trunk *t, unsigned news)
 	unsigned armed;
 	int saved;
 
-	/* Partner: the fence in arm(). */
+	/* Partners: the fences in arm() and trunk_arm_for_room(). */
 	atomic_thread_fence(memory_order_seq_cst);
 	if (!(atomic_load_explicit(&t->peer->armed, memory_order_relaxed) & news))
 		return;
@@ -186,6 +186,21 @@ static void arm(struct trunk *t, unsigned how)
 	atomic_thread_fence(memory_order_seq_cst);
 }
 
+void trunk_arm_for_room(struct trunk *t)
+{
+	uint32_t armed = atomic_load_explicit(&t->own->armed, memory_order_relaxed);
+
+	if (!armed || armed & ARMED_ROOM)
+		return;
+	/* We have the lock, so only the peer can have changed it, to 0: then it wakes all who sleep, and they arm afresh. */
+	if (!atomic_compare_exchange_strong(&t->own->armed, &armed, armed | ARMED_ROOM))
+		return;
+	/* Partner: the fence in trunk_ring(). What the peer gave before it could see the flag we see now, and tell of. */
+	atomic_thread_fence(memory_order_seq_cst);
+	if (trunk_has_back(t))
+		t->is_news = true;
+}
+
 int trunk_fd(const struct trunk *t)
 {
 	return t->sock;
@@ -317,11 +332,8 @@ static int sleep_once(struct trunk *t, struct wish w, bool nap, uint64_t end)
 	rung = atomic_load(&t->own->rung);
 	sock = !nap && has_sock(t) && has_waker(t) && !atomic_exchange(&t->polls, true);
 	arm(t, sock ? ARMED_SOCK : ARMED_FUTEX);
-	sleeps = !is_fulfilled(t, w);
-	/* It may be starved only since. */
-	if (sleeps && t->n_starved)
-		arm(t, 0);
-	sleeps = sleeps && !is_fulfilled(t, w);
+	/* Twice: the first look may have armed us for room as well. */
+	sleeps = !is_fulfilled(t, w) && !is_fulfilled(t, w);
 	trunk_leave(t);
 	rc = 0;
 	if (sleeps)
