@@ -272,7 +272,7 @@ bool trunk_peer_is_dead(struct trunk *t);
 /* The other side hears that it is over; the socket stays. */
 void trunk_hang_up(struct trunk *t);
 void trunk_close_sock(struct trunk *t);
-/* Somebody is starved since: threads of ours that sleep already, for entries only, are to be woken for blocks as well. The lock is
+/* Somebody is starved since, or owes something: threads of ours that sleep already, for entries only, are to be woken for blocks as well. The lock is
  * held. */
 void trunk_arm_for_room(struct trunk *t);
 /* The peer sleeps for one of `news` (enum trunk_armed): wake it. */

@@ -100,6 +100,25 @@ static void side_that_starves_after_it_armed_is_rung(void **st)
 	assert_int_equal(trunk_rings(side[1]), 1);
 }
 
+static void side_that_owes_an_end_after_it_armed_is_rung(void **st)
+{
+	uint32_t c = connect_pair(0);
+	struct trunk_event ev;
+
+	/* As if the peer had not looked for long. */
+	side[0]->head_seen = side[0]->tail - side[0]->shape.blocks + 2;
+	atomic_store(&side[1]->own->head, side[0]->head_seen);
+	assert_int_equal(send_text(side[0], c, "x", 0), 1);
+	assert_true(trunk_arm(side[0]));
+	trunk_drop(side[0], c, 5);
+	assert_int_equal(side[0]->owing.first, c);
+	assert_int_equal(trunk_poll(side[1], &ev, 1), 1);
+	assert_int_equal(trunk_rings(side[1]), 1);
+	assert_false(trunk_arm(side[0]));
+	assert_int_equal(trunk_poll(side[0], &ev, 1), 0);
+	assert_int_equal(poll_one(side[1], c), TRUNK_ENDED);
+}
+
 static void ring_is_nothing_to_fear(void **st)
 {
 	static char much[1000];
@@ -657,6 +676,7 @@ int main(void)
 		T(sleeping_side_is_rung_once),
 		T(sleeper_is_rung_when_there_is_room),
 		T(side_that_starves_after_it_armed_is_rung),
+		T(side_that_owes_an_end_after_it_armed_is_rung),
 		T(ring_is_nothing_to_fear),
 		T(wait_ends_after_its_time),
 		T(wait_ends_when_a_handler_runs),

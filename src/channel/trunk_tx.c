@@ -265,6 +265,11 @@ void trunk_owe(struct trunk *t, uint32_t c, unsigned what)
 		trunk_append(t, &t->owing, c);
 	k->flags |= (uint8_t)(CIRCUIT_OWES | what);
 	trunk_pay(t);
+	if (t->owing.first == TRUNK_NONE)
+		return;
+	trunk_arm_for_room(t);
+	/* The peer may have made room before it saw that. */
+	trunk_pay(t);
 }
 
 /* --- the calls */
