@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* For tests, behind cmocka.h: which descriptors this process has. */
+/* For tests: which descriptors this process has. */
 #ifndef FLUE_BASE_OWN_TEST_H
 #define FLUE_BASE_OWN_TEST_H
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
 
 static inline int open_fds(void)
 {
