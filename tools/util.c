@@ -16,13 +16,14 @@
 
 void util_error(const char *format, ...)
 {
+	char text[4096];
 	va_list args;
 
 	va_start(args, format);
-	fputs("flue: ", stderr);
-	vfprintf(stderr, format, args);
-	fputc('\n', stderr);
+	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
+	/* In one piece: the library's log may come to the same place at the same time. */
+	fprintf(stderr, "flue: %s\n", text);
 }
 
 uint64_t util_now_ns(void)
