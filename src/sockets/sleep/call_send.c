@@ -148,6 +148,8 @@ struct sender {
 	bool blocked; /* asleep in the kernel's send() */
 	size_t done;
 	struct limit limit;
+	uint64_t
+		held; /* since when a call that must not block looks for the end of a taking; 0: not */
 	uint64_t turned; /* since when the ring is waited for; 0: not; UINT64_MAX: long enough */
 };
 
@@ -223,10 +225,15 @@ static int pause_for_receiver(struct sender *s, bool turn)
 }
 
 /* The receiver takes octets back, and began a moment ago. Others that have it may hold it for ever. */
-static bool is_held_briefly(const struct sender *s)
+static bool is_held_briefly(struct sender *s)
 {
-	return s->done == 0 && !s->r->tx_blocked &&
-	       clock_now() - LANE_LOAD(s->r->held_since) < TAKING_MOMENT;
+	uint64_t now = clock_now();
+
+	/* Also for a peer that begins again and again. */
+	if (s->held == 0)
+		s->held = now;
+	return s->done == 0 && !s->r->tx_blocked && now - s->held < TAKING_MOMENT &&
+	       now - LANE_LOAD(s->r->held_since) < TAKING_MOMENT;
 }
 
 static int pause_briefly(void)
