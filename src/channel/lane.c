@@ -513,7 +513,7 @@ bool lane_rx_nap(struct lane_rx *rx, uint32_t *value)
 	uint64_t w = load_word(rx->dir);
 
 	do {
-		if ((w & LANE_PLACE) != lane_rx_here(rx) || (w & (LANE_GONE | LANE_FIN)))
+		if ((w & LANE_PLACE) != lane_rx_here(rx) || !lane_word_may_nap(w))
 			return false;
 	} while (!atomic_compare_exchange_weak_explicit(
 		&rx->dir->word, &w, w | LANE_NAPPING, memory_order_acq_rel, memory_order_acquire));

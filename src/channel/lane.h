@@ -253,7 +253,14 @@ static inline uint64_t lane_rx_here(const struct lane_rx *rx)
 /* About to sleep until the sender gets beyond `place`; `belled`: the bell will do. False: it has; look again. */
 bool lane_rx_arm(struct lane_rx *rx, uint64_t place, bool belled);
 void lane_rx_disarm(struct lane_rx *rx);
-/* About to nap until the sender does anything. False: it has. `*value` is what lane_nap_word() must still hold. */
+/* Would the sender end a nap? Not once a receiver has left (or a hostile sender says so), nor after the last octet. */
+static inline bool lane_word_may_nap(uint64_t word)
+{
+	return !(word & (LANE_GONE | LANE_FIN));
+}
+
+/* About to nap until the sender does anything. False: it has, or !lane_word_may_nap(). `*value` is what
+ * lane_nap_word() must still hold. */
 bool lane_rx_nap(struct lane_rx *rx, uint32_t *value);
 
 /* Turns and flags: a napper sleeps while they stay as they are. */

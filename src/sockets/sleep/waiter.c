@@ -31,7 +31,8 @@ bool waiter_can_nap(const struct rec *r, bool ring)
 {
 	uint64_t word = atomic_load_explicit(&r->rx.dir->word, memory_order_relaxed);
 
-	if (!sock_has_lane(r) || (word & LANE_FIN))
+	/* Else the nap would be refused at once, again and again. */
+	if (!sock_has_lane(r) || !lane_word_may_nap(word))
 		return false;
 	/* What comes next comes in the ring, or its sender wakes nappers when it leaves that, as it does for an urgent
 	 * octet. */
