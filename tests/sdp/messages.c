@@ -326,7 +326,7 @@ BOTH_ROLES(answers_go_before_octets)
 
 	say_no_credits();
 	say_src_avail(10, "a");
-	bed_step_for(10);
+	bed_until(bed_has(p.c, SDP_IS_READABLE));
 	assert_int_equal(bed_send(p.c, "octets", 6), 6);
 	raw_expect_quiet(&p.raw);
 	p.raw.say_bufs = 5;
