@@ -34,6 +34,7 @@ enum {
 	LEFT_EMPTY,  /* with nothing in it, and then asked for room */
 	LEFT_ASLEEP, /* by ourselves, while another thread waits for room */
 	LEFT_ASLEEP_EDGE,
+	BORN_FULL, /* the lane, and filled, since the set was last looked at */
 	KINDS
 };
 
@@ -557,6 +558,27 @@ static void left_asleep(struct life *l)
 	close(out.set);
 }
 
+/* ---- the lane begins ---- */
+
+static void born_full(struct life *l)
+{
+	struct epoll_event ev = { 0 };
+	uint64_t from;
+	int set;
+
+	life_connect(l);
+	set = make_set(l->st.fd, EPOLLOUT | EPOLLET);
+	stage_say(&l->st, "at first: %d", epoll_wait(set, &ev, 1, LATE_MS));
+	life_warm(l);
+	from = l->st.out.at;
+	while (write_some(&l->st) > 0)
+		;
+	life_ask(l, LIFE_READS, l->st.out.at - from);
+	life_answer(l);
+	stage_say(&l->st, "told of room: %d", epoll_wait(set, &ev, 1, LATE_MS));
+	close(set);
+}
+
 static void play(struct life *l)
 {
 	static void (*const with_partner[KINDS])(struct life *) = {
@@ -565,12 +587,14 @@ static void play(struct life *l)
 		[SHOT_FULL] = shot_full,     [LEFT_EDGE] = left,
 		[LEFT_SHOT] = left,          [LEFT_EMPTY] = left_empty,
 		[LEFT_ASLEEP] = left_asleep, [LEFT_ASLEEP_EDGE] = left_asleep,
+		[BORN_FULL] = born_full,
 	};
 
 	if (l->asleep || l->pending)
 		return;
 	if (with_partner[l->kind]) {
-		life_begin(l);
+		if (l->kind != BORN_FULL)
+			life_begin(l);
 		with_partner[l->kind](l);
 		life_go_on(l);
 		close(l->st.fd);

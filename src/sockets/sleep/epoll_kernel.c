@@ -108,8 +108,9 @@ static bool translate(struct epoll_call *w, struct member *m, struct epoll_event
 	} else if (event->events) {
 		m->call = w->call;
 		m->event = (uint32_t)w->n;
-		m->told_out = m->told_out || (event->events & OUT);
 		m->fresh = false;
+		if (event->events & OUT)
+			epoll_note_room(m);
 	}
 	if (event->events)
 		epoll_shoot(s, w->ep, m, by_kernel);

@@ -124,6 +124,13 @@ static inline bool epoll_was_refused(const struct member *m)
 {
 	return atomic_load_explicit(&m->rec->tx_refused, memory_order_relaxed) != m->told_refused;
 }
+
+/* The program is told of room: what was refused before is settled. */
+static inline void epoll_note_room(struct member *m)
+{
+	m->told_out = true;
+	m->told_refused = atomic_load_explicit(&m->rec->tx_refused, memory_order_relaxed);
+}
 /* Its peer rings from now on, if there is anything beyond `told`. False: there is already. */
 bool epoll_arm(struct epoll_set *s, struct member *m, const uint64_t *told);
 /* Somebody rang: which of the cold ones was it? */

@@ -56,10 +56,8 @@ void epoll_note_told(struct epoll_call *w, struct member *m, uint32_t ready, uin
 	m->fresh = false;
 	if (ready & IN)
 		m->told = seen;
-	if (!(ready & OUT))
-		return;
-	m->told_out = true;
-	m->told_refused = atomic_load_explicit(&m->rec->tx_refused, memory_order_relaxed);
+	if (ready & OUT)
+		epoll_note_room(m);
 }
 
 /* Octets that were sent behind something that went through the kernel, or over a lane that is only looked at when our

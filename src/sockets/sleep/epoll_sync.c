@@ -128,8 +128,8 @@ void epoll_find_lane(struct epoll_set *s, int ep, struct member *m)
 	if (!m->rec || m->laned || !sock_has_lane(m->rec))
 		return;
 	m->laned = true;
+	/* What was refused since room was last told of stays so: the lane may have been filled already. */
 	m->told = 0;
-	m->told_refused = atomic_load_explicit(&m->rec->tx_refused, memory_order_relaxed);
 	epoll_heat(s, m);
 	epoll_hang_bell(s, ep);
 }
