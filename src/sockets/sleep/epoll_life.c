@@ -68,7 +68,21 @@ static void close_set(int fd)
 static int closing_fd;
 static bool kernel_keeps;
 
-/* The kernel forgets it with the last number; while others are open it must be told of what the program took out. */
+/* What the kernel does not know yet of a member that is being closed: it forgets it with the last number, but not before. */
+static void tell_of_closing(struct epoll_set *s, struct member *m, bool shared)
+{
+	/* From here on the kernel is alone with it. */
+	if (shared && !m->gone && m->full)
+		epoll_heat(s, m);
+	if (!m->gone && !m->dirty)
+		return;
+	if (shared)
+		epoll_tell_kernel(s, s->ep, m);
+	else if (!s->guest)
+		/* Until then it would tell of what the program took out, by a datum that is used again. */
+		real(epoll_ctl)(s->ep, EPOLL_CTL_DEL, closing_fd, NULL);
+}
+
 static void close_member(struct epoll_set *s)
 {
 	struct member *m;
@@ -79,13 +93,7 @@ static void close_member(struct epoll_set *s)
 	if (m && m->rec == epoll_subject) {
 		bool shared = atomic_load(&m->rec->refs) > 1;
 
-		if (shared) {
-			/* From here on the kernel is alone with it. */
-			if (!m->gone && m->full)
-				epoll_heat(s, m);
-			if (m->gone || m->dirty)
-				epoll_tell_kernel(s, s->ep, m);
-		}
+		tell_of_closing(s, m, shared);
 		kernel_keeps = kernel_keeps || (shared && !m->gone && !s->guest);
 		epoll_drop(s, m);
 	}
