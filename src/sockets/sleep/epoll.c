@@ -201,10 +201,9 @@ static bool walk_failed; /* with the lock of the walk */
 
 static void lane_appeared(struct epoll_set *s)
 {
-	if (!atomic_load(&s->live) || !robust_take(&s->lock))
+	if (!epoll_set_take(s))
 		return;
-	for (uint32_t i = 0; atomic_load(&s->live) && atomic_load(&s->sleepers) > 0 && i < s->used;
-	     i++) {
+	for (uint32_t i = 0; atomic_load(&s->sleepers) > 0 && i < s->used; i++) {
 		struct member *m = &s->member[i];
 
 		if (m->rec != epoll_subject || m->gone)

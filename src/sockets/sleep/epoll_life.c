@@ -87,9 +87,9 @@ static void close_member(struct epoll_set *s)
 {
 	struct member *m;
 
-	if (!atomic_load(&s->live) || !robust_take(&s->lock))
+	if (!epoll_set_take(s))
 		return;
-	m = atomic_load(&s->live) ? epoll_find(s, closing_fd) : NULL;
+	m = epoll_find(s, closing_fd);
 	if (m && m->rec == epoll_subject) {
 		bool shared = atomic_load(&m->rec->refs) > 1;
 
@@ -256,7 +256,7 @@ void epoll_forked_keeps(void)
 
 static void exec_one(struct epoll_set *s)
 {
-	if (!atomic_load(&s->live) || !robust_take(&s->lock))
+	if (!epoll_set_take(s))
 		return;
 	epoll_take_bell_down(s);
 	make_exact(s);
@@ -267,10 +267,9 @@ static void exec_one(struct epoll_set *s)
  * have them too. */
 static void end_one(struct epoll_set *s)
 {
-	if (!atomic_load(&s->live) || !robust_take(&s->lock))
+	if (!epoll_set_take(s))
 		return;
-	if (atomic_load(&s->live))
-		forget_members(s);
+	forget_members(s);
 	robust_give(&s->lock);
 }
 
@@ -286,7 +285,7 @@ void epoll_exec(void)
 
 static void hang_again(struct epoll_set *s)
 {
-	if (!atomic_load(&s->live) || !robust_take(&s->lock))
+	if (!epoll_set_take(s))
 		return;
 	if (s->hots + s->colds > 0)
 		epoll_hang_bell(s, s->ep);

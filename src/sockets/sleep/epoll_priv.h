@@ -82,12 +82,14 @@ struct epoll_set {
 	bool no_room; /* waited for room in vain: the carrier has some */
 };
 
-/* --- epoll_set.c: the set itself. With its lock, but for the first three */
+/* --- epoll_set.c: the set itself. With its lock, but for the first four */
 
 /* A new one, or NULL. */
 struct epoll_set *epoll_set_new(void);
 /* Nobody uses it any more. */
 void epoll_set_free(struct epoll_set *s);
+/* Its lock, if it has descriptors: it may lose them while we wait, and is nobody's then. False: not taken. */
+bool epoll_set_take(struct epoll_set *s);
 /* Every set there ever was. */
 void epoll_set_each(void (*call)(struct epoll_set *s));
 /* With their locks held from here to there: for fork(). */

@@ -172,6 +172,16 @@ void epoll_set_free(struct epoll_set *s)
 	robust_give(&pool);
 }
 
+bool epoll_set_take(struct epoll_set *s)
+{
+	if (!atomic_load(&s->live) || !robust_take(&s->lock))
+		return false;
+	if (atomic_load(&s->live))
+		return true;
+	robust_give(&s->lock);
+	return false;
+}
+
 void epoll_set_each(void (*call)(struct epoll_set *s))
 {
 	for (size_t i = 0; i < SLABS; i++) {
@@ -190,8 +200,8 @@ static bool pool_taken;
 
 static void lock_one(struct epoll_set *s)
 {
-	if (atomic_load(&s->live))
-		s->users += robust_take(&s->lock) ? 1u << 31 : 0; /* ours to give back */
+	if (epoll_set_take(s))
+		s->users += 1u << 31; /* ours to give back */
 }
 
 static void unlock_one(struct epoll_set *s)
