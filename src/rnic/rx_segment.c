@@ -5,31 +5,45 @@
 
 #include "base/util.h"
 #include "rnic/cep.h"
+#include "rnic/rx_priv.h"
 #include "rnic/umem.h"
 
-/* Faults for a bad STag, by what the peer tried (docs/design/wire.md). */
-static const uint32_t tagged_faults[] = {
-	[MEM_BAD_STAG] = FAULT_DDP_STAG,       [MEM_BAD_STREAM] = FAULT_DDP_STREAM,
-	[MEM_BAD_ACCESS] = FAULT_RDMAP_ACCESS, [MEM_BAD_BOUNDS] = FAULT_DDP_BOUNDS,
-	[MEM_BAD_WRAP] = FAULT_DDP_WRAP,
-};
-static const uint32_t read_faults[] = {
-	[MEM_BAD_STAG] = FAULT_RDMAP_STAG,     [MEM_BAD_STREAM] = FAULT_RDMAP_STREAM,
-	[MEM_BAD_ACCESS] = FAULT_RDMAP_ACCESS, [MEM_BAD_BOUNDS] = FAULT_RDMAP_BOUNDS,
-	[MEM_BAD_WRAP] = FAULT_RDMAP_WRAP,
-};
+/* ---- memory ---- */
+
+/* Before the key is looked at: a peer without the right learns nothing of our keys. */
+enum mem_verdict rx_get_memory(struct qp *q, uint32_t key, uint32_t access, uint64_t to,
+			       uint64_t len, char **p, struct mem **ref)
+{
+	if (access & q->deny)
+		return MEM_BAD_ACCESS;
+	return mem_get(&q->rnic->mem, &q->rx.cache, key, q->pd, q->qpn, access, to, len, p, ref);
+}
+
+bool rx_hold(struct qp *q, uint32_t key, uint32_t access, uint64_t to, size_t len,
+	     struct rx_target *t, enum mem_verdict *v)
+{
+	char *p;
+
+	*v = rx_get_memory(q, key, access, to, len, &p, &t->ref[t->n]);
+	if (*v != MEM_OK)
+		return false;
+	t->iov[t->n++] = (struct iovec) { p, len };
+	return true;
+}
+
+void rx_target_put(struct rx_target *t)
+{
+	while (t->n)
+		mem_put(t->ref[--t->n]);
+}
+
+/* ---- Send ---- */
+
 static const uint32_t invalidate_faults[] = {
 	[MEM_BAD_STAG] = FAULT_RDMAP_NO_INVALIDATE,
 	[MEM_BAD_STREAM] = FAULT_RDMAP_PROT_NO_INVALIDATE,
 	[MEM_BAD_ACCESS] = FAULT_RDMAP_NO_INVALIDATE,
 };
-
-static struct orq_entry *orq_first(struct qp *q)
-{
-	return qp_orq(q, q->orq_head);
-}
-
-/* ---- Send ---- */
 
 static bool is_rtr(const struct qp *q, const struct ddp_segment *s)
 {
@@ -107,35 +121,6 @@ static uint32_t deliver_send(struct qp *q, const struct ddp_segment *s, const ui
 	return WIRE_OK;
 }
 
-/* ---- memory ---- */
-
-/* Before the key is looked at: a peer without the right learns nothing of our keys. */
-static enum mem_verdict get_memory(struct qp *q, uint32_t key, uint32_t access, uint64_t to,
-				   uint64_t len, char **p, struct mem **ref)
-{
-	if (access & q->deny)
-		return MEM_BAD_ACCESS;
-	return mem_get(&q->rnic->mem, &q->rx.cache, key, q->pd, q->qpn, access, to, len, p, ref);
-}
-
-static bool hold(struct qp *q, uint32_t key, uint32_t access, uint64_t to, size_t len,
-		 struct rx_target *t, enum mem_verdict *v)
-{
-	char *p;
-
-	*v = get_memory(q, key, access, to, len, &p, &t->ref[t->n]);
-	if (*v != MEM_OK)
-		return false;
-	t->iov[t->n++] = (struct iovec) { p, len };
-	return true;
-}
-
-void rx_target_put(struct rx_target *t)
-{
-	while (t->n)
-		mem_put(t->ref[--t->n]);
-}
-
 static uint32_t target_send(struct qp *q, const struct ddp_segment *s, size_t off, size_t len,
 			    struct rx_target *t)
 {
@@ -153,7 +138,7 @@ static uint32_t target_send(struct qp *q, const struct ddp_segment *s, size_t of
 			continue;
 		}
 		n = min_size(sg->length - skip, len);
-		if (!hold(q, sg->lkey, FLUE_LOCAL_WRITE, sg->addr + skip, n, t, &v)) {
+		if (!rx_hold(q, sg->lkey, FLUE_LOCAL_WRITE, sg->addr + skip, n, t, &v)) {
 			rx_target_put(t);
 			qp_push_recv(q, w, FLUE_WC_LOCAL_PROTECTION, 0, 0, 0);
 			return FAULT_DDP_CATASTROPHIC;
@@ -165,6 +150,13 @@ static uint32_t target_send(struct qp *q, const struct ddp_segment *s, size_t of
 }
 
 /* ---- Write ---- */
+
+/* By what is wrong with an STag (docs/design/wire.md). */
+static const uint32_t tagged_faults[] = {
+	[MEM_BAD_STAG] = FAULT_DDP_STAG,       [MEM_BAD_STREAM] = FAULT_DDP_STREAM,
+	[MEM_BAD_ACCESS] = FAULT_RDMAP_ACCESS, [MEM_BAD_BOUNDS] = FAULT_DDP_BOUNDS,
+	[MEM_BAD_WRAP] = FAULT_DDP_WRAP,
+};
 
 /* The target is looked up when it is placed. */
 static uint32_t check_write(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
@@ -180,7 +172,7 @@ static uint32_t target_write(struct qp *q, const struct ddp_segment *s, size_t o
 {
 	enum mem_verdict v;
 
-	if (hold(q, s->stag, FLUE_REMOTE_WRITE, s->to + off, len, t, &v))
+	if (rx_hold(q, s->stag, FLUE_REMOTE_WRITE, s->to + off, len, t, &v))
 		return WIRE_OK;
 	return tagged_faults[v];
 }
@@ -192,141 +184,7 @@ static uint32_t deliver_write(struct qp *q, const struct ddp_segment *s, const u
 	return WIRE_OK;
 }
 
-/* ---- Read ---- */
-
-static uint32_t check_read_request(struct qp *q, const struct ddp_segment *s,
-				   const uint8_t *payload)
-{
-	struct rdmap_read_request r;
-	enum mem_verdict v;
-	struct mem *ref;
-	char *p;
-
-	if (s->msn != q->rx.msn_read)
-		return FAULT_DDP_MSN;
-	if (q->irq_tail - q->irq_head >= q->ird)
-		return FAULT_RDMAP_STREAM_CATASTROPHIC;
-	rdmap_read_request_decode(&r, payload);
-	if (r.size == 0)
-		return WIRE_OK;
-	v = get_memory(q, r.src_stag, FLUE_REMOTE_READ, r.src_to, r.size, &p, &ref);
-	if (v != MEM_OK)
-		return read_faults[v];
-	mem_put(ref);
-	return WIRE_OK;
-}
-
-static uint32_t deliver_read_request(struct qp *q, const struct ddp_segment *s,
-				     const uint8_t *payload)
-{
-	(void)s;
-	rdmap_read_request_decode(&qp_irq(q, q->irq_tail)->req, payload);
-	q->irq_tail++;
-	q->rx.msn_read++;
-	return WIRE_OK;
-}
-
-/* A response is judged by the Read it answers, never by its STag alone. */
-static uint32_t check_read_response(struct qp *q, const struct ddp_segment *s,
-				    const uint8_t *payload)
-{
-	const struct orq_entry *o = orq_first(q);
-	uint32_t left;
-
-	(void)payload;
-	if (q->orq_head == q->tx.cur.orq_tail)
-		return FAULT_RDMAP_OPCODE;
-	left = o->size - q->rx.read_got;
-	if (s->stag != o->stag)
-		return FAULT_DDP_STAG;
-	if (s->to != o->to + q->rx.read_got || s->payload_len > left)
-		return FAULT_DDP_BOUNDS;
-	if (s->last != (s->payload_len == left))
-		return FAULT_DDP_CATASTROPHIC;
-	return WIRE_OK;
-}
-
-static uint32_t target_read_response(struct qp *q, const struct ddp_segment *s, size_t off,
-				     size_t len, struct rx_target *t)
-{
-	const struct orq_entry *o = orq_first(q);
-	enum mem_verdict v;
-
-	(void)s;
-	if (hold(q, o->stag, FLUE_LOCAL_WRITE, o->to + q->rx.read_got + off, len, t, &v))
-		return WIRE_OK;
-	wq_at(&q->sq, o->wqe)->status = FLUE_WC_LOCAL_PROTECTION;
-	return FAULT_RDMAP_CATASTROPHIC;
-}
-
-static uint32_t deliver_read_response(struct qp *q, const struct ddp_segment *s,
-				      const uint8_t *payload)
-{
-	struct orq_entry o = *orq_first(q);
-	uint32_t status = FLUE_WC_SUCCESS;
-	struct wqe *w;
-
-	(void)payload;
-	q->rx.read_got += (uint32_t)s->payload_len;
-	if (!s->last)
-		return WIRE_OK;
-	q->rx.read_got = 0;
-	q->orq_head++;
-	if (o.rtr)
-		return WIRE_OK;
-	w = wq_at(&q->sq, o.wqe);
-	if (w->op == FLUE_WR_READ_INV &&
-	    mem_invalidate(&q->rnic->mem, w->sg[0].lkey, q->pd, q->qpn, false) != MEM_OK)
-		status = FLUE_WC_BIND;
-	if (status != FLUE_WC_SUCCESS)
-		qp_fail_request(q, o.wqe, status);
-	else
-		qp_finish(q, o.wqe, status);
-	return WIRE_OK;
-}
-
 /* ---- Terminate ---- */
-
-/* Our Read that came back with a Terminate, or NULL. By its places: not every peer repeats the rest. */
-static struct wqe *find_read(struct qp *q, const struct rdmap_terminate *t)
-{
-	struct rdmap_read_request r;
-
-	rdmap_read_request_decode(&r, t->rdmap);
-	for (uint32_t n = q->orq_head; n != q->tx.cur.orq_tail; n++) {
-		const struct orq_entry *o = qp_orq(q, n);
-		struct wqe *w = wq_at(&q->sq, o->wqe);
-
-		if (!o->rtr && r.src_stag == w->rkey && r.src_to == w->remote_addr &&
-		    r.sink_stag == o->stag && r.sink_to == o->to)
-			return w;
-	}
-	return NULL;
-}
-
-/* Which Read is to blame? A peer may judge requests when they come, so not only the oldest can be. */
-static struct wqe *blamed_read(struct qp *q, const struct rdmap_terminate *t)
-{
-	const struct orq_entry *o = orq_first(q);
-
-	if (q->orq_head == q->tx.cur.orq_tail || wire_fault_layer(t->fault) != WIRE_LAYER_RDMAP)
-		return NULL;
-	if (t->rdmap_len)
-		return find_read(q, t);
-	/* It says that it was another message. Without a word it failed to answer the oldest. */
-	if (o->rtr || (t->ddp_len && (t->ddp[1] & 0xf) != RDMAP_READ_REQUEST))
-		return NULL;
-	return wq_at(&q->sq, o->wqe);
-}
-
-static void blame_read(struct qp *q, const struct rdmap_terminate *t)
-{
-	struct wqe *w = blamed_read(q, t);
-
-	if (w)
-		w->status = wire_fault_type(t->fault) == 1 ? FLUE_WC_REMOTE_ACCESS
-							   : FLUE_WC_REMOTE_OPERATION;
-}
 
 static uint32_t check_terminate(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
 {
@@ -342,7 +200,7 @@ static uint32_t deliver_terminate(struct qp *q, const struct ddp_segment *s, con
 	if (s->payload_len >= 4) {
 		/* A Terminate cut short still says what went wrong. */
 		if (rdmap_terminate_decode(&t, payload, s->payload_len) == 0)
-			blame_read(q, &t);
+			rx_blame_read(q, &t);
 		fault = t.fault;
 	}
 	qp_apply(q, QPE_RX_TERM, FLUE_CLOSE_TERMINATED, fault & 0xffff);
@@ -367,9 +225,9 @@ struct rx_op {
 
 static const struct rx_op rx_ops[RDMAP_NOPS] = {
 	[RDMAP_WRITE] = { check_write, target_write, deliver_write },
-	[RDMAP_READ_REQUEST] = { check_read_request, NULL, deliver_read_request },
-	[RDMAP_READ_RESPONSE] = { check_read_response, target_read_response,
-				  deliver_read_response },
+	[RDMAP_READ_REQUEST] = { rx_check_read_request, NULL, rx_deliver_read_request },
+	[RDMAP_READ_RESPONSE] = { rx_check_read_response, rx_target_read_response,
+				  rx_deliver_read_response },
 	[RDMAP_SEND] = { check_send, target_send, deliver_send },
 	[RDMAP_SEND_INV] = { check_send, target_send, deliver_send },
 	[RDMAP_SEND_SE] = { check_send, target_send, deliver_send },

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: MIT */
+/* Reads: requests of the peer that are answered, answers to ours, and which of ours a Terminate blames. */
+#include "rnic/rx_priv.h"
+
+/* By what is wrong with an STag (docs/design/wire.md). */
+static const uint32_t read_faults[] = {
+	[MEM_BAD_STAG] = FAULT_RDMAP_STAG,     [MEM_BAD_STREAM] = FAULT_RDMAP_STREAM,
+	[MEM_BAD_ACCESS] = FAULT_RDMAP_ACCESS, [MEM_BAD_BOUNDS] = FAULT_RDMAP_BOUNDS,
+	[MEM_BAD_WRAP] = FAULT_RDMAP_WRAP,
+};
+
+static struct orq_entry *orq_first(struct qp *q)
+{
+	return qp_orq(q, q->orq_head);
+}
+
+uint32_t rx_check_read_request(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
+{
+	struct rdmap_read_request r;
+	enum mem_verdict v;
+	struct mem *ref;
+	char *p;
+
+	if (s->msn != q->rx.msn_read)
+		return FAULT_DDP_MSN;
+	if (q->irq_tail - q->irq_head >= q->ird)
+		return FAULT_RDMAP_STREAM_CATASTROPHIC;
+	rdmap_read_request_decode(&r, payload);
+	if (r.size == 0)
+		return WIRE_OK;
+	v = rx_get_memory(q, r.src_stag, FLUE_REMOTE_READ, r.src_to, r.size, &p, &ref);
+	if (v != MEM_OK)
+		return read_faults[v];
+	mem_put(ref);
+	return WIRE_OK;
+}
+
+uint32_t rx_deliver_read_request(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
+{
+	(void)s;
+	rdmap_read_request_decode(&qp_irq(q, q->irq_tail)->req, payload);
+	q->irq_tail++;
+	q->rx.msn_read++;
+	return WIRE_OK;
+}
+
+/* A response is judged by the Read it answers, never by its STag alone. */
+uint32_t rx_check_read_response(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
+{
+	const struct orq_entry *o = orq_first(q);
+	uint32_t left;
+
+	(void)payload;
+	if (q->orq_head == q->tx.cur.orq_tail)
+		return FAULT_RDMAP_OPCODE;
+	left = o->size - q->rx.read_got;
+	if (s->stag != o->stag)
+		return FAULT_DDP_STAG;
+	if (s->to != o->to + q->rx.read_got || s->payload_len > left)
+		return FAULT_DDP_BOUNDS;
+	if (s->last != (s->payload_len == left))
+		return FAULT_DDP_CATASTROPHIC;
+	return WIRE_OK;
+}
+
+uint32_t rx_target_read_response(struct qp *q, const struct ddp_segment *s, size_t off, size_t len,
+				 struct rx_target *t)
+{
+	const struct orq_entry *o = orq_first(q);
+	enum mem_verdict v;
+
+	(void)s;
+	if (rx_hold(q, o->stag, FLUE_LOCAL_WRITE, o->to + q->rx.read_got + off, len, t, &v))
+		return WIRE_OK;
+	wq_at(&q->sq, o->wqe)->status = FLUE_WC_LOCAL_PROTECTION;
+	return FAULT_RDMAP_CATASTROPHIC;
+}
+
+uint32_t rx_deliver_read_response(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
+{
+	struct orq_entry o = *orq_first(q);
+	uint32_t status = FLUE_WC_SUCCESS;
+	struct wqe *w;
+
+	(void)payload;
+	q->rx.read_got += (uint32_t)s->payload_len;
+	if (!s->last)
+		return WIRE_OK;
+	q->rx.read_got = 0;
+	q->orq_head++;
+	if (o.rtr)
+		return WIRE_OK;
+	w = wq_at(&q->sq, o.wqe);
+	if (w->op == FLUE_WR_READ_INV &&
+	    mem_invalidate(&q->rnic->mem, w->sg[0].lkey, q->pd, q->qpn, false) != MEM_OK)
+		status = FLUE_WC_BIND;
+	if (status != FLUE_WC_SUCCESS)
+		qp_fail_request(q, o.wqe, status);
+	else
+		qp_finish(q, o.wqe, status);
+	return WIRE_OK;
+}
+
+/* ---- blame ---- */
+
+/* Our Read that came back with a Terminate, or NULL. By its places: not every peer repeats the rest. */
+static struct wqe *find_read(struct qp *q, const struct rdmap_terminate *t)
+{
+	struct rdmap_read_request r;
+
+	rdmap_read_request_decode(&r, t->rdmap);
+	for (uint32_t n = q->orq_head; n != q->tx.cur.orq_tail; n++) {
+		const struct orq_entry *o = qp_orq(q, n);
+		struct wqe *w = wq_at(&q->sq, o->wqe);
+
+		if (!o->rtr && r.src_stag == w->rkey && r.src_to == w->remote_addr &&
+		    r.sink_stag == o->stag && r.sink_to == o->to)
+			return w;
+	}
+	return NULL;
+}
+
+/* Which Read is to blame? A peer may judge requests when they come, so not only the oldest can be. */
+static struct wqe *blamed_read(struct qp *q, const struct rdmap_terminate *t)
+{
+	const struct orq_entry *o = orq_first(q);
+
+	if (q->orq_head == q->tx.cur.orq_tail || wire_fault_layer(t->fault) != WIRE_LAYER_RDMAP)
+		return NULL;
+	if (t->rdmap_len)
+		return find_read(q, t);
+	/* It says that it was another message. Without a word it failed to answer the oldest. */
+	if (o->rtr || (t->ddp_len && (t->ddp[1] & 0xf) != RDMAP_READ_REQUEST))
+		return NULL;
+	return wq_at(&q->sq, o->wqe);
+}
+
+void rx_blame_read(struct qp *q, const struct rdmap_terminate *t)
+{
+	struct wqe *w = blamed_read(q, t);
+
+	if (w)
+		w->status = wire_fault_type(t->fault) == 1 ? FLUE_WC_REMOTE_ACCESS
+							   : FLUE_WC_REMOTE_OPERATION;
+}
