@@ -43,6 +43,10 @@ enum flue_conn_flags {
 	FLUE_CONN_RTR_WRITE = 1 << 9,
 	FLUE_CONN_RTR_READ = 1 << 10,
 	FLUE_CONN_STRICT_PEER = 1 << 11, /* never use own-peer extensions, even with another Flue */
+	/* RFC 7306: atomics and Write with immediate data. No word on the wire tells whether the peer knows
+	 * them: both programs must say so. Without it such a request is refused (EOPNOTSUPP), and one of
+	 * the peer's ends the connection. */
+	FLUE_CONN_RFC7306 = 1 << 12,
 };
 
 /* Used by connect() and accept(); accept() ignores the addresses. */

@@ -17,7 +17,8 @@
 #define DEFAULT_CONNECT_MS    10000
 #define DEFAULT_DISCONNECT_MS 5000
 #define DEFAULT_READS         16
-#define ALL_FLAGS             (2 * (uint32_t)FLUE_CONN_STRICT_PEER - 1)
+#define RFC7306               (uint32_t)(FLUE_FEATURE_ATOMICS | FLUE_FEATURE_IMM)
+#define ALL_FLAGS             (2 * (uint32_t)FLUE_CONN_RFC7306 - 1)
 
 /* ---- what an up-call means in each phase ---- */
 
@@ -208,6 +209,14 @@ void acc_conn_event(void *qp_owner, const struct flue_event *ev, const struct pr
 
 /* ---- set-up ---- */
 
+/* What not every adapter can do. */
+static int check_features(const struct acc_adapter *a, uint32_t flags)
+{
+	uint32_t need = flags & FLUE_CONN_RFC7306 ? RFC7306 : 0;
+
+	return need & ~a->caps.features ? -EOPNOTSUPP : 0;
+}
+
 size_t acc_private_max(const struct acc_adapter *a, uint32_t conn_flags, uint32_t normal)
 {
 	return conn_flags & FLUE_CONN_REV1 ? a->caps.max_private_rev1 : normal;
@@ -230,7 +239,7 @@ int acc_conn_attr(const struct acc_adapter *a, struct flue_conn_attr *to,
 		return -EINVAL;
 	if (!to->timeout_ms)
 		to->timeout_ms = DEFAULT_CONNECT_MS;
-	return 0;
+	return check_features(a, to->flags);
 }
 
 /* The last connection is over for the provider, but its DISCONNECTED may still be on the way. */

@@ -97,7 +97,8 @@ static void tell_caps(struct flue_caps *c)
 	c->features = FLUE_FEATURE_SRQ | FLUE_FEATURE_ZERO_BASED | FLUE_FEATURE_FAST_REG |
 		      FLUE_FEATURE_WINDOWS | FLUE_FEATURE_REMOTE_INVALIDATE |
 		      FLUE_FEATURE_CQ_RESIZE | FLUE_FEATURE_MARKERS | FLUE_FEATURE_ADOPT_STREAM |
-		      FLUE_FEATURE_GANG | FLUE_FEATURE_IOVA | FLUE_FEATURE_POST_EARLY;
+		      FLUE_FEATURE_GANG | FLUE_FEATURE_IOVA | FLUE_FEATURE_POST_EARLY |
+		      FLUE_FEATURE_ATOMICS | FLUE_FEATURE_IMM;
 }
 
 static int soft_adapter(uint32_t index, struct flue_adapter_info *info, struct flue_caps *caps)

@@ -162,6 +162,7 @@ static int enter_rdma(struct cep *c)
 	struct qp_start start = { .terms = &c->terms,
 				  .initiator = c->initiator,
 				  .lenient = c->lenient,
+				  .rfc7306 = c->rfc7306,
 				  .deny = c->deny };
 	struct link *link;
 	int rc;

@@ -40,6 +40,7 @@ void cep_set_policy(struct cep *c, const struct flue_conn_attr *a)
 	};
 	c->defer = a->flags & FLUE_CONN_DEFER;
 	c->lenient = a->flags & FLUE_CONN_LENIENT;
+	c->rfc7306 = a->flags & FLUE_CONN_RFC7306;
 	c->fallback = !(a->flags & (FLUE_CONN_REV1 | FLUE_CONN_NO_FALLBACK));
 	c->timeout_ms = (uint32_t)a->timeout_ms;
 	c->fpdu_max = a->fpdu_max;

@@ -210,15 +210,18 @@ enum mem_verdict mem_invalidate(struct mem_table *t, uint32_t stag, const struct
 	return v;
 }
 
+/* Rights to change memory: its owner must have one as well. */
+#define CHANGES (FLUE_REMOTE_WRITE | FLUE_REMOTE_ATOMIC)
+
 /* Rights that a fast register or bind may give. */
 static bool good_access(uint32_t access, bool window)
 {
-	uint32_t known = FLUE_REMOTE_WRITE | FLUE_REMOTE_READ | FLUE_ZERO_BASED;
+	uint32_t known = FLUE_REMOTE_WRITE | FLUE_REMOTE_READ | FLUE_REMOTE_ATOMIC |
+			 FLUE_ZERO_BASED;
 
 	if (!window)
 		known |= FLUE_LOCAL_WRITE | FLUE_REMOTE_INVALIDATE | FLUE_BIND_WINDOW | FLUE_IOVA;
-	return !(access & ~known) &&
-	       (window || !(access & FLUE_REMOTE_WRITE) || access & FLUE_LOCAL_WRITE);
+	return !(access & ~known) && (window || !(access & CHANGES) || access & FLUE_LOCAL_WRITE);
 }
 
 /* For the program, which may look when it has the completion, or use the new key when it knows it:
@@ -289,7 +292,7 @@ int mem_bind(struct mem_table *t, uint32_t stag, const struct rnic_pd *pd, uint3
 	uint32_t need = FLUE_BIND_WINDOW;
 	int rc = 0;
 
-	if (reg->access & FLUE_REMOTE_WRITE)
+	if (reg->access & CHANGES)
 		need |= FLUE_LOCAL_WRITE;
 	pthread_mutex_lock(&t->change);
 	if (!w || w->kind != MEM_WINDOW || w->stag >> 8 != stag >> 8 || w->pd != pd || !m ||

@@ -10,7 +10,7 @@
 #include "rnic/cep.h"
 #include "rnic/qp_priv.h"
 
-#define REMOTE_RIGHTS ((uint32_t)(FLUE_REMOTE_READ | FLUE_REMOTE_WRITE))
+#define REMOTE_RIGHTS ((uint32_t)(FLUE_REMOTE_READ | FLUE_REMOTE_WRITE | FLUE_REMOTE_ATOMIC))
 
 /* ---- telling ---- */
 
@@ -137,15 +137,13 @@ void qp_destroy(struct qp *q)
 
 /* ---- questions and changes ---- */
 
-/* Is one of our Reads on the wire, or posted? */
+/* Is one of our Reads or atomics on the wire, or posted? */
 static bool is_reading(struct qp *q)
 {
 	uint32_t tail = atomic_load_explicit(&q->sq.tail, memory_order_acquire);
 
 	for (uint32_t n = atomic_load(&q->sq.head); n != tail; n++) {
-		uint8_t op = wq_at(&q->sq, n)->op;
-
-		if (op == FLUE_WR_READ || op == FLUE_WR_READ_INV)
+		if (qp_wqe_is_answered(wq_at(&q->sq, n)))
 			return true;
 	}
 	return qp_reads_out(q) != q->orq_head;

@@ -31,15 +31,20 @@
 struct cep;
 struct link;
 
-/* An inbound Read Request being answered. */
+/* An inbound Read Request being answered, or an atomic operation that is done. */
 struct irq_entry {
-	struct rdmap_read_request req;
+	bool atomic;
+	union {
+		struct rdmap_read_request req;
+		struct rdmap_atomic_response done;
+	};
 };
 
-/* One of our Reads on the wire: what the response must look like. */
+/* One of our Reads or atomics on the wire: what the response must look like. */
 struct orq_entry {
 	uint32_t wqe; /* number in the SQ; ignored for the RTR */
-	bool rtr;
+	bool rtr, atomic;
+	uint32_t msn; /* of the request */
 	uint32_t stag;
 	uint64_t to;
 	uint32_t size;
@@ -54,10 +59,11 @@ struct tx_cursor {
 	uint32_t next_wqe; /* next request to start */
 	uint32_t irq_next; /* next inbound Read to answer */
 	uint32_t orq_tail;
-	uint32_t msn_send, msn_read;
+	uint32_t msn_send, msn_read, msn_atomic;
 	bool rtr_owed;
-	bool turn; /* whose turn after this message: a response's */
-	bool over; /* the Terminate is with the link: nothing may follow it */
+	bool imm_owed; /* of the request at next_wqe: its Write is with the link */
+	bool turn;     /* whose turn after this message: a response's */
+	bool over;     /* the Terminate is with the link: nothing may follow it */
 };
 
 /* Transmission, as far as no link is asked. */
@@ -83,11 +89,13 @@ struct qp_rx {
 	uint32_t send_op; /* opcode of the message being received */
 	struct wqe *wqe;  /* own RQ: in place; SRQ: the copy */
 	/* other queues */
-	uint32_t msn_read, msn_term;
-	uint32_t read_got; /* bytes of the response at the head of the ORQ */
-	bool any;          /* a segment was received */
-	bool rtr_send;     /* a zero-length Send as ready-to-receive is expected */
-	bool in_write;     /* a Write has begun, and its last segment is still to come */
+	uint32_t msn_read, msn_term, msn_atomic;
+	uint32_t read_got;  /* bytes of the response at the head of the ORQ */
+	uint32_t write_got; /* bytes of the last Write, of which nothing else was behind */
+	bool any;           /* a segment was received */
+	bool rtr_send;      /* a zero-length Send as ready-to-receive is expected */
+	bool in_write;      /* a Write has begun, and its last segment is still to come */
+	bool after_write;   /* the last message was a Write */
 };
 
 struct qp {
@@ -118,6 +126,7 @@ struct qp {
 	struct qp_tx tx;
 	struct qp_rx rx;
 	uint32_t ird, ord;
+	atomic_bool rfc7306;   /* both programs asked for its messages; posting looks, too */
 	struct irq_entry *irq; /* ring of ird entries, see qp_irq() */
 	uint32_t irq_head, irq_tail;
 	struct orq_entry *orq; /* ring of ord entries, see qp_orq() */
@@ -188,7 +197,7 @@ void qp_modify_access(struct qp *q, uint32_t access);
 
 struct qp_start {
 	const struct mpa_terms *terms;
-	bool initiator, lenient;
+	bool initiator, lenient, rfc7306;
 	uint32_t deny; /* rights that the peer has not, whatever its key says */
 };
 
@@ -208,9 +217,10 @@ static inline uint32_t qp_number(const struct qp *q)
 /* A request at number n is finished; completes in order as far as possible. */
 void qp_finish(struct qp *q, uint32_t n, uint32_t status);
 void qp_complete_ready(struct qp *q);
-/* Completes a receive; q->rx says which. */
-bool qp_push_recv(struct qp *q, const struct wqe *w, uint32_t status, uint32_t len, uint32_t flags,
-		  uint32_t inv_key);
+/* Completes a receive with what `wc` says of it: status, op, byte_len, flags, inv_key or imm. */
+bool qp_push_recv(struct qp *q, const struct wqe *w, const struct flue_wc *wc);
+/* ... that failed. */
+bool qp_fail_recv(struct qp *q, const struct wqe *w, uint32_t status);
 /* Our own request cannot go on: it completes with `status`, the connection ends. */
 void qp_fail_request(struct qp *q, uint32_t n, uint32_t status);
 void qp_fork_child(struct qp *q);

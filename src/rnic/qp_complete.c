@@ -55,21 +55,21 @@ void qp_finish(struct qp *q, uint32_t n, uint32_t status)
 	qp_complete_ready(q);
 }
 
-bool qp_push_recv(struct qp *q, const struct wqe *w, uint32_t status, uint32_t len, uint32_t flags,
-		  uint32_t inv_key)
+bool qp_push_recv(struct qp *q, const struct wqe *w, const struct flue_wc *wc)
 {
-	struct cqe e = { .wc = { .id = w->id,
-				 .status = status,
-				 .op = FLUE_WC_RECV,
-				 .byte_len = len,
-				 .flags = flags,
-				 .inv_key = inv_key },
-			 .wq = q->srq ? &q->srq->wq : &q->rq };
+	struct cqe e = { .wc = *wc, .wq = q->srq ? &q->srq->wq : &q->rq };
 
+	e.wc.id = w->id;
 	if (!q->srq)
 		e.free_to = wq_retire(&q->rq);
 	q->rx.have_wqe = false;
-	return push(q, q->recv_cq, &e, flags & FLUE_WC_SOLICITED);
+	return push(q, q->recv_cq, &e, wc->flags & FLUE_WC_SOLICITED);
+}
+
+bool qp_fail_recv(struct qp *q, const struct wqe *w, uint32_t status)
+{
+	return qp_push_recv(q, w,
+			    &(struct flue_wc) { .status = (uint16_t)status, .op = FLUE_WC_RECV });
 }
 
 static void flush_sq(struct qp *q)
@@ -93,13 +93,13 @@ static void flush_rq(struct qp *q)
 {
 	if (q->srq) {
 		if (q->rx.have_wqe)
-			qp_push_recv(q, q->srq_wqe, FLUE_WC_FLUSHED, 0, 0, 0);
+			qp_fail_recv(q, q->srq_wqe, FLUE_WC_FLUSHED);
 		return;
 	}
 	while (wq_fill(&q->rq)) {
 		struct wqe *w = wq_at(&q->rq, atomic_load(&q->rq.head));
 
-		qp_push_recv(q, w, FLUE_WC_FLUSHED, 0, 0, 0);
+		qp_fail_recv(q, w, FLUE_WC_FLUSHED);
 	}
 }
 

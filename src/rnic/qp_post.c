@@ -10,7 +10,7 @@
 #include "rnic/qp.h"
 #include "rnic/qp_priv.h"
 
-const struct op_rule qp_op_rules[QP_NOPS] = {
+const struct op_rule qp_op_rules[FLUE_WR_NOPS] = {
 	[FLUE_WR_SEND] = { FLUE_SOLICITED | FLUE_INLINE, 0, RNIC_MAX_SGE, FLUE_WC_SEND },
 	[FLUE_WR_SEND_INV] = { FLUE_SOLICITED | FLUE_INLINE, 0, RNIC_MAX_SGE, FLUE_WC_SEND },
 	[FLUE_WR_WRITE] = { FLUE_INLINE, 0, RNIC_MAX_SGE, FLUE_WC_WRITE },
@@ -19,16 +19,30 @@ const struct op_rule qp_op_rules[QP_NOPS] = {
 	[FLUE_WR_LOCAL_INV] = { 0, 0, 0, FLUE_WC_LOCAL_INV },
 	[FLUE_WR_FAST_REG] = { 0, 0, 0, FLUE_WC_FAST_REG },
 	[FLUE_WR_BIND] = { 0, 0, 0, FLUE_WC_BIND_MW },
+	[FLUE_WR_SEND_IMM] = { .unknown = true },
+	[FLUE_WR_WRITE_IMM] = { FLUE_SOLICITED | FLUE_INLINE, 0, RNIC_MAX_SGE, FLUE_WC_WRITE,
+				.rfc7306 = true },
+	[FLUE_WR_CMP_SWAP] = { 0, 1, 1, FLUE_WC_CMP_SWAP, .rfc7306 = true },
+	[FLUE_WR_FETCH_ADD] = { 0, 1, 1, FLUE_WC_FETCH_ADD, .rfc7306 = true },
 };
 
-static int check_request(const struct qp *q, const struct flue_send_wr *wr, uint32_t *total)
+static bool is_atomic(uint32_t op)
 {
-	const struct op_rule *r = &qp_op_rules[wr->op < QP_NOPS ? wr->op : 0];
+	return op == FLUE_WR_CMP_SWAP || op == FLUE_WR_FETCH_ADD;
+}
 
-	if (wr->op >= QP_NOPS)
-		return wr->op < FLUE_WR_NOPS ? -EOPNOTSUPP : -EINVAL;
-	if (wr->flags & ~(r->flags | FLUE_SIGNALED | FLUE_FENCE | FLUE_LOCAL_FENCE))
-		return -EINVAL;
+/* Before the connection is there nobody knows; the scheduler looks again. */
+static bool is_known(struct qp *q, const struct op_rule *r)
+{
+	if (r->unknown)
+		return false;
+	return !r->rfc7306 || atomic_load_explicit(&q->rfc7306, memory_order_relaxed) ||
+	       __atomic_load_n(q->state_word, __ATOMIC_ACQUIRE) == FLUE_QP_IDLE;
+}
+
+static int check_pieces(const struct qp *q, const struct op_rule *r, const struct flue_send_wr *wr,
+			uint32_t *total)
+{
 	if (wr->n_sg < r->min_sge || wr->n_sg > r->max_sge || (wr->n_sg && !wr->sg))
 		return -EINVAL;
 	if (!(wr->flags & FLUE_INLINE) && wr->n_sg > q->sq.max_sge)
@@ -37,7 +51,20 @@ static int check_request(const struct qp *q, const struct flue_send_wr *wr, uint
 		return -EINVAL;
 	if (wr->flags & FLUE_INLINE && *total > q->sq.max_inline)
 		return -EINVAL;
-	return 0;
+	return is_atomic(wr->op) && *total != sizeof(uint64_t) ? -EINVAL : 0;
+}
+
+static int check_request(struct qp *q, const struct flue_send_wr *wr, uint32_t *total)
+{
+	const struct op_rule *r = &qp_op_rules[wr->op < FLUE_WR_NOPS ? wr->op : 0];
+
+	if (wr->op >= FLUE_WR_NOPS)
+		return -EINVAL;
+	if (!is_known(q, r))
+		return -EOPNOTSUPP;
+	if (wr->flags & ~(r->flags | FLUE_SIGNALED | FLUE_FENCE | FLUE_LOCAL_FENCE))
+		return -EINVAL;
+	return check_pieces(q, r, wr, total);
 }
 
 static void copy_inline(struct wqe *w, const struct flue_send_wr *wr)
@@ -50,6 +77,19 @@ static void copy_inline(struct wqe *w, const struct flue_send_wr *wr)
 		to += wr->sg[i].length;
 	}
 	w->n_sg = 0;
+}
+
+/* What only some requests have; older programs have not even room for it in the others. */
+static void copy_arguments(struct wqe *w, const struct flue_send_wr *wr)
+{
+	switch (wr->op) {
+	case FLUE_WR_FAST_REG:
+	case FLUE_WR_BIND: w->reg = wr->reg; break;
+	case FLUE_WR_CMP_SWAP:
+	case FLUE_WR_FETCH_ADD: w->atomic = wr->atomic; break;
+	case FLUE_WR_WRITE_IMM: w->imm = wr->imm; break;
+	default: break;
+	}
 }
 
 static int enqueue(struct qp *q, const struct flue_send_wr *wr)
@@ -70,8 +110,7 @@ static int enqueue(struct qp *q, const struct flue_send_wr *wr)
 	w->total = total;
 	w->rkey = wr->rkey;
 	w->remote_addr = wr->remote_addr;
-	if (wr->op >= FLUE_WR_FAST_REG)
-		w->reg = wr->reg;
+	copy_arguments(w, wr);
 	if (wr->flags & FLUE_INLINE)
 		copy_inline(w, wr);
 	else if (wr->n_sg)

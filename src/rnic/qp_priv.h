@@ -11,9 +11,10 @@ struct op_rule {
 	uint32_t flags; /* allowed beside SIGNALED and the fences */
 	uint32_t min_sge, max_sge;
 	uint8_t wc_op;
+	bool rfc7306; /* only where both programs know it */
+	bool unknown; /* we do not, yet */
 };
-#define QP_NOPS (FLUE_WR_BIND + 1) /* behind it are those that we cannot do yet */
-extern const struct op_rule qp_op_rules[QP_NOPS];
+extern const struct op_rule qp_op_rules[FLUE_WR_NOPS];
 
 /* qp_complete.c */
 /* In the new state: queued receives, and with `sends` requests too, complete as flushed. */
@@ -34,6 +35,13 @@ void qp_set_state(struct qp *q, uint8_t state);
 void qp_drop_link(struct qp *q, enum link_end how);
 /* New rings; what is outstanding moves to its place in them. -ENOMEM. */
 int qp_resize_rings(struct qp *q, uint32_t ird, uint32_t ord);
+
+/* Does it complete with the peer's answer? */
+static inline bool qp_wqe_is_answered(const struct wqe *w)
+{
+	return w->op == FLUE_WR_READ || w->op == FLUE_WR_READ_INV || w->op == FLUE_WR_CMP_SWAP ||
+	       w->op == FLUE_WR_FETCH_ADD;
+}
 
 /* qp_sched.c */
 /* Behind the last Read of ours, counting one whose request is half out. */

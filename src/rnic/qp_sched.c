@@ -18,11 +18,6 @@ static struct wqe *current_wqe(struct qp *q, const struct tx_cursor *c)
 	return wq_at(&q->sq, c->next_wqe);
 }
 
-static bool is_read(const struct wqe *w)
-{
-	return w->op == FLUE_WR_READ || w->op == FLUE_WR_READ_INV;
-}
-
 static bool is_local(const struct wqe *w)
 {
 	return w->op == FLUE_WR_LOCAL_INV || w->op == FLUE_WR_FAST_REG || w->op == FLUE_WR_BIND;
@@ -36,12 +31,14 @@ static enum tx_stop request_may_start(struct qp *q, const struct tx_cursor *c, u
 	if (c->next_wqe == atomic_load_explicit(&q->sq.tail, memory_order_acquire))
 		return TX_NOTHING;
 	w = current_wqe(q, c);
+	*status = FLUE_WC_LOCAL_OPERATION;
+	if (qp_op_rules[w->op].rfc7306 && !q->rfc7306) /* posted before there was a connection */
+		return TX_BAD_REQUEST;
 	if (w->flags & FLUE_FENCE && q->orq_head != c->orq_tail)
 		return TX_NOTHING;
 	if (w->flags & FLUE_LOCAL_FENCE && atomic_load(&q->sq.head) != c->next_wqe)
 		return TX_NOTHING;
-	if (is_read(w)) {
-		*status = FLUE_WC_LOCAL_OPERATION;
+	if (qp_wqe_is_answered(w)) {
 		if (q->ord == 0)
 			return TX_BAD_REQUEST;
 		if (c->orq_tail - q->orq_head >= q->ord)
@@ -65,8 +62,8 @@ static enum tx_stop pick(struct qp *q, struct tx_cursor *c, uint32_t *status)
 	}
 	if (q->state != QPS_RTS || q->tx.held)
 		return TX_NOTHING;
-	if (c->rtr_owed) {
-		c->kind = TX_RTR;
+	if (c->rtr_owed || c->imm_owed) {
+		c->kind = c->rtr_owed ? TX_RTR : TX_REQUEST;
 		return TX_BUILT;
 	}
 	if (response && c->turn) {
@@ -90,30 +87,63 @@ static const uint8_t send_ops[2][2] = { /* [invalidate][solicited] */
 					{ RDMAP_SEND_INV, RDMAP_SEND_SE_INV }
 };
 
-static void describe_request(struct qp *q, const struct tx_cursor *c, struct ddp_segment *s,
-			     uint32_t *total)
+static void describe_immediate(const struct tx_cursor *c, const struct wqe *w, struct tx_message *m)
+{
+	m->seg.opcode = w->flags & FLUE_SOLICITED ? RDMAP_IMMEDIATE_SE : RDMAP_IMMEDIATE;
+	m->seg.msn = c->msn_send;
+}
+
+static void describe_write(const struct tx_cursor *c, const struct wqe *w, struct tx_message *m)
+{
+	m->seg.opcode = RDMAP_WRITE;
+	m->seg.tagged = true;
+	m->seg.stag = w->rkey;
+	m->seg.to = w->remote_addr + c->off;
+	m->total = w->total;
+	m->imm = w->op == FLUE_WR_WRITE_IMM;
+}
+
+static void describe_request(struct qp *q, const struct tx_cursor *c, struct tx_message *m)
 {
 	const struct wqe *w = current_wqe(q, c);
+	bool inv = w->op == FLUE_WR_SEND_INV;
+	struct ddp_segment *s = &m->seg;
 
-	*total = w->total;
-	if (w->op == FLUE_WR_WRITE) {
-		s->opcode = RDMAP_WRITE;
-		s->tagged = true;
-		s->stag = w->rkey;
-		s->to = w->remote_addr + c->off;
-	} else if (is_read(w)) {
-		s->opcode = RDMAP_READ_REQUEST;
+	if (c->imm_owed) {
+		describe_immediate(c, w, m);
+	} else if (w->op == FLUE_WR_WRITE || w->op == FLUE_WR_WRITE_IMM) {
+		describe_write(c, w, m);
+	} else if (qp_wqe_is_answered(w)) {
+		bool atomic = w->op >= FLUE_WR_CMP_SWAP;
+
+		s->opcode = atomic ? RDMAP_ATOMIC_REQUEST : RDMAP_READ_REQUEST;
 		s->qn = DDP_QN_READ;
 		s->msn = c->msn_read;
-		*total = 0;
 	} else {
-		bool inv = w->op == FLUE_WR_SEND_INV;
-
 		s->opcode = send_ops[inv][!!(w->flags & FLUE_SOLICITED)];
 		s->inv_stag = inv ? w->rkey : 0;
 		s->msn = c->msn_send;
 		s->mo = c->off;
+		m->total = w->total;
 	}
+}
+
+static void describe_response(struct qp *q, const struct tx_cursor *c, struct tx_message *m)
+{
+	const struct irq_entry *i = qp_irq(q, c->irq_next);
+	struct ddp_segment *s = &m->seg;
+
+	if (i->atomic) {
+		s->opcode = RDMAP_ATOMIC_RESPONSE;
+		s->qn = DDP_QN_ATOMIC;
+		s->msn = c->msn_atomic;
+		return;
+	}
+	s->opcode = RDMAP_READ_RESPONSE;
+	s->tagged = true;
+	s->stag = i->req.sink_stag;
+	s->to = i->req.sink_to + c->off;
+	m->total = i->req.size;
 }
 
 /* A zero-length message of the agreed kind; the STag of one that moves no byte is not looked at. */
@@ -140,18 +170,10 @@ static void describe(struct qp *q, const struct tx_cursor *c, struct tx_message 
 
 	memset(s, 0, sizeof(*s));
 	m->total = 0;
+	m->imm = false;
 	switch (c->kind) {
-	case TX_REQUEST: describe_request(q, c, s, &m->total); break;
-	case TX_RESPONSE: {
-		const struct rdmap_read_request *r = &qp_irq(q, c->irq_next)->req;
-
-		s->opcode = RDMAP_READ_RESPONSE;
-		s->tagged = true;
-		s->stag = r->sink_stag;
-		s->to = r->sink_to + c->off;
-		m->total = r->size;
-		break;
-	}
+	case TX_REQUEST: describe_request(q, c, m); break;
+	case TX_RESPONSE: describe_response(q, c, m); break;
 	case TX_TERMINATE:
 		s->opcode = RDMAP_TERMINATE;
 		s->qn = DDP_QN_TERMINATE;
@@ -161,19 +183,15 @@ static void describe(struct qp *q, const struct tx_cursor *c, struct tx_message 
 	}
 }
 
-/* The fixed header behind the DDP header, if the message has one. Fills the ORQ for Reads. */
-static void put_fixed(struct qp *q, const struct tx_cursor *c, struct tx_message *m)
+/* Fills the ORQ, too. */
+static void put_read_request(struct qp *q, const struct tx_cursor *c, struct tx_message *m)
 {
+	struct orq_entry *o = qp_orq(q, c->orq_tail);
 	struct rdmap_read_request r = { .src_stag = 1 };
-	struct orq_entry *o;
 
-	m->fixed_len = 0;
-	if (m->seg.opcode == RDMAP_TERMINATE)
-		m->fixed_len = (uint32_t)rdmap_terminate_encode(&q->tx.term, m->fixed);
-	if (m->seg.opcode != RDMAP_READ_REQUEST)
-		return;
-	o = qp_orq(q, c->orq_tail);
-	*o = (struct orq_entry) { .wqe = c->next_wqe, .rtr = c->kind == TX_RTR };
+	*o = (struct orq_entry) { .wqe = c->next_wqe,
+				  .rtr = c->kind == TX_RTR,
+				  .msn = c->msn_read };
 	if (!o->rtr) {
 		const struct wqe *w = current_wqe(q, c);
 
@@ -189,7 +207,55 @@ static void put_fixed(struct qp *q, const struct tx_cursor *c, struct tx_message
 	o->to = r.sink_to;
 	o->size = r.size;
 	rdmap_read_request_encode(&r, m->fixed);
-	m->fixed_len = RDMAP_READ_REQUEST_LEN;
+}
+
+/* The same. The masks that make RFC 7306's operations those of the verbs. */
+static void put_atomic_request(struct qp *q, const struct tx_cursor *c, struct tx_message *m)
+{
+	const struct wqe *w = current_wqe(q, c);
+	bool swap = w->op == FLUE_WR_CMP_SWAP;
+	struct rdmap_atomic_request r = { .op = swap ? RDMAP_CMP_SWAP : RDMAP_FETCH_ADD,
+					  .id = c->msn_read,
+					  .stag = w->rkey,
+					  .to = w->remote_addr,
+					  .data = swap ? w->atomic.swap : w->atomic.compare_add,
+					  .mask = swap ? UINT64_MAX : 0,
+					  .compare = swap ? w->atomic.compare_add : 0,
+					  .compare_mask = UINT64_MAX };
+
+	*qp_orq(q, c->orq_tail) = (struct orq_entry) { .wqe = c->next_wqe,
+						       .atomic = true,
+						       .msn = c->msn_read,
+						       .stag = w->sg[0].lkey,
+						       .to = w->sg[0].addr,
+						       .size = sizeof(uint64_t) };
+	rdmap_atomic_request_encode(&r, m->fixed);
+}
+
+/* Four octets of the program's; the RFC has eight and does not say which. Chelsio's first four. */
+static void put_immediate(struct qp *q, const struct tx_cursor *c, struct tx_message *m)
+{
+	memset(m->fixed, 0, RDMAP_IMMEDIATE_LEN);
+	memcpy(m->fixed, &current_wqe(q, c)->imm, sizeof(uint32_t));
+}
+
+/* The fixed header behind the DDP header, if the message has one. */
+static void put_fixed(struct qp *q, const struct tx_cursor *c, struct tx_message *m)
+{
+	m->fixed_len = rdmap_ops[m->seg.opcode].fixed_len;
+	switch (m->seg.opcode) {
+	case RDMAP_READ_REQUEST: put_read_request(q, c, m); break;
+	case RDMAP_ATOMIC_REQUEST: put_atomic_request(q, c, m); break;
+	case RDMAP_ATOMIC_RESPONSE:
+		rdmap_atomic_response_encode(&qp_irq(q, c->irq_next)->done, m->fixed);
+		break;
+	case RDMAP_IMMEDIATE:
+	case RDMAP_IMMEDIATE_SE: put_immediate(q, c, m); break;
+	case RDMAP_TERMINATE:
+		m->fixed_len = (uint32_t)rdmap_terminate_encode(&q->tx.term, m->fixed);
+		break;
+	default: break;
+	}
 }
 
 enum tx_stop qp_sched_next(struct qp *q, struct tx_cursor *c, struct tx_message *m,
@@ -216,13 +282,16 @@ void qp_sched_step(struct tx_cursor *c, const struct tx_message *m, uint32_t n)
 	if (!s->last)
 		return;
 	c->off = 0;
-	if (s->opcode == RDMAP_READ_REQUEST) {
+	if (!s->tagged && s->qn == DDP_QN_READ) {
 		c->msn_read++;
 		c->orq_tail++;
 	} else if (!s->tagged && s->qn == DDP_QN_SEND) {
 		c->msn_send++;
+	} else if (!s->tagged && s->qn == DDP_QN_ATOMIC) {
+		c->msn_atomic++;
 	}
-	if (c->kind == TX_REQUEST)
+	c->imm_owed = m->imm;
+	if (c->kind == TX_REQUEST && !m->imm)
 		c->next_wqe++;
 	else if (c->kind == TX_RESPONSE)
 		c->irq_next++;
@@ -314,19 +383,15 @@ void qp_sched_begun(struct qp *q, const struct tx_cursor *at)
 
 void qp_sched_out(struct qp *q, const struct tx_cursor *at, const struct tx_cursor *after)
 {
-	bool last = after->off == 0;
-
 	q->tx.cur = *after;
-	if (!last)
-		return;
-	if (at->kind == TX_REQUEST) {
+	if (after->next_wqe != at->next_wqe) {
 		struct wqe *w = wq_at(&q->sq, at->next_wqe);
 
-		if (is_read(w))
+		if (qp_wqe_is_answered(w))
 			w->state = WQE_WAITING;
 		else
 			qp_finish(q, at->next_wqe, FLUE_WC_SUCCESS);
-	} else if (at->kind == TX_RESPONSE) {
+	} else if (after->irq_next != at->irq_next) {
 		q->irq_head++;
 	}
 }
@@ -384,8 +449,9 @@ void qp_sched_refuse(struct qp *q, enum tx_stop why, uint32_t status, bool torn)
 uint32_t qp_reads_out(const struct qp *q)
 {
 	const struct tx_cursor *c = &q->tx.cur;
-	bool begun = c->kind == TX_REQUEST ? is_read(wq_at((struct wq *)&q->sq, c->next_wqe))
-					   : c->kind == TX_RTR && q->tx.rtr == MPA_RTR_READ;
+	bool begun = c->kind == TX_REQUEST
+			     ? qp_wqe_is_answered(wq_at((struct wq *)&q->sq, c->next_wqe))
+			     : c->kind == TX_RTR && q->tx.rtr == MPA_RTR_READ;
 
 	return c->orq_tail + begun;
 }
@@ -395,7 +461,7 @@ void qp_sched_reset(struct qp *q)
 	q->tx.term_owed = false;
 	q->tx.fin_wanted = false;
 	q->tx.cur.kind = TX_NONE;
-	q->tx.cur.rtr_owed = false;
+	q->tx.cur.rtr_owed = q->tx.cur.imm_owed = false;
 	q->irq_head = q->irq_tail = q->tx.cur.irq_next;
 	q->orq_head = q->tx.cur.orq_tail;
 }

@@ -32,9 +32,12 @@ enum tx_stop {
 struct tx_message {
 	struct ddp_segment seg; /* of what begins at the cursor; `last` is the link's to set */
 	uint32_t total;         /* bytes of payload, all of the message */
+	bool imm;               /* its request has another message, the immediate data */
 	uint32_t fixed_len;     /* a header behind the DDP header, part of no payload */
 	uint8_t fixed[RDMAP_TERMINATE_MAX];
 };
+
+_Static_assert(RDMAP_ATOMIC_REQUEST_LEN <= RDMAP_TERMINATE_MAX, "any fixed header fits");
 
 /* Memory to send from, held against revocation. */
 #define TX_PIECES 256

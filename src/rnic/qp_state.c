@@ -274,17 +274,20 @@ static void begin(struct qp *q, const struct qp_start *start)
 {
 	const struct mpa_terms *t = start->terms;
 
+	atomic_store(&q->rfc7306, start->rfc7306);
 	q->deny_stream = start->deny;
+	if (start->deny) /* an atomic reads and writes */
+		q->deny_stream |= FLUE_REMOTE_ATOMIC;
 	q->deny = q->deny_always | q->deny_stream;
 	memset(&q->tx, 0, sizeof(q->tx));
-	q->tx.cur.msn_send = q->tx.cur.msn_read = 1;
+	q->tx.cur.msn_send = q->tx.cur.msn_read = q->tx.cur.msn_atomic = 1;
 	q->tx.cur.next_wqe = atomic_load(&q->sq.head);
 	q->tx.cur.rtr_owed = start->initiator && t->p2p;
 	q->tx.rtr = t->rtr;
 	q->tx.held = !start->initiator;
 	q->tx.lenient = start->lenient;
 	memset(&q->rx, 0, sizeof(q->rx));
-	q->rx.msn_send = q->rx.msn_read = q->rx.msn_term = 1;
+	q->rx.msn_send = q->rx.msn_read = q->rx.msn_term = q->rx.msn_atomic = 1;
 	q->rx.rtr_send = !start->initiator && t->rtr == MPA_RTR_SEND;
 	q->close_timeout_ms = CLOSE_TIMEOUT_MS;
 	q->reason = q->detail = q->fault = 0;

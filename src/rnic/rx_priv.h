@@ -22,6 +22,14 @@ uint32_t rx_target_read_response(struct qp *q, const struct ddp_segment *s, size
 				 struct rx_target *t);
 uint32_t rx_deliver_read_response(struct qp *q, const struct ddp_segment *s,
 				  const uint8_t *payload);
+/* Atomics: RFC 7306. */
+uint32_t rx_check_atomic_request(struct qp *q, const struct ddp_segment *s, const uint8_t *payload);
+uint32_t rx_deliver_atomic_request(struct qp *q, const struct ddp_segment *s,
+				   const uint8_t *payload);
+uint32_t rx_check_atomic_response(struct qp *q, const struct ddp_segment *s,
+				  const uint8_t *payload);
+uint32_t rx_deliver_atomic_response(struct qp *q, const struct ddp_segment *s,
+				    const uint8_t *payload);
 /* The request of ours that a Terminate names, if it does, has failed. */
 void rx_blame_read(struct qp *q, const struct rdmap_terminate *t);
 

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Reads: requests of the peer that are answered, answers to ours, and which of ours a Terminate blames. */
+/* Reads and atomics: requests of the peer that are answered, answers to ours, and which of ours a
+ * Terminate blames. */
+#include "base/bytes.h"
 #include "rnic/rx_priv.h"
+#include "rnic/umem.h"
 
 /* By what is wrong with an STag (docs/design/wire.md). */
 static const uint32_t read_faults[] = {
@@ -38,7 +41,11 @@ uint32_t rx_check_read_request(struct qp *q, const struct ddp_segment *s, const 
 uint32_t rx_deliver_read_request(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
 {
 	(void)s;
-	rdmap_read_request_decode(&qp_irq(q, q->irq_tail)->req, payload);
+	struct irq_entry *i = qp_irq(q, q->irq_tail);
+
+	(void)s;
+	i->atomic = false;
+	rdmap_read_request_decode(&i->req, payload);
 	q->irq_tail++;
 	q->rx.msn_read++;
 	return WIRE_OK;
@@ -51,7 +58,7 @@ uint32_t rx_check_read_response(struct qp *q, const struct ddp_segment *s, const
 	uint32_t left;
 
 	(void)payload;
-	if (q->orq_head == q->tx.cur.orq_tail)
+	if (q->orq_head == q->tx.cur.orq_tail || o->atomic)
 		return FAULT_RDMAP_OPCODE;
 	left = o->size - q->rx.read_got;
 	if (s->stag != o->stag)
@@ -101,6 +108,101 @@ uint32_t rx_deliver_read_response(struct qp *q, const struct ddp_segment *s, con
 	return WIRE_OK;
 }
 
+/* ---- atomics ---- */
+
+/* Requests stand in the queue of Read Requests, with its numbers and its limit (RFC 7306 section 5). */
+uint32_t rx_check_atomic_request(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
+{
+	struct rdmap_atomic_request r;
+
+	if (s->msn != q->rx.msn_read)
+		return FAULT_DDP_MSN;
+	if (q->irq_tail - q->irq_head >= q->ird)
+		return FAULT_RDMAP_STREAM_CATASTROPHIC;
+	return rdmap_atomic_request_decode(&r, payload);
+}
+
+/*
+ * With an instruction of the processor: atomic towards every program that sees the memory, too. A page
+ * that is gone is noticed before, on our own threads, but not one that goes in this very moment.
+ */
+static uint32_t run_atomic(const struct rdmap_atomic_request *r, uint64_t *p, uint64_t *was)
+{
+	if (umem_read(was, p, sizeof(*was)))
+		return FAULT_RDMAP_CATASTROPHIC;
+	while (!__atomic_compare_exchange_n(p, was, rdmap_atomic_apply(r, *was), false,
+					    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		;
+	return WIRE_OK;
+}
+
+uint32_t rx_deliver_atomic_request(struct qp *q, const struct ddp_segment *s,
+				   const uint8_t *payload)
+{
+	struct irq_entry *i = qp_irq(q, q->irq_tail);
+	struct rdmap_atomic_request r;
+	enum mem_verdict v;
+	struct mem *ref;
+	uint32_t fault;
+	char *p;
+
+	(void)s;
+	rdmap_atomic_request_decode(&r, payload);
+	v = rx_get_memory(q, r.stag, FLUE_REMOTE_ATOMIC, r.to, sizeof(uint64_t), &p, &ref);
+	if (v != MEM_OK)
+		return read_faults[v];
+	if ((uintptr_t)p % sizeof(uint64_t))
+		fault = FAULT_RDMAP_STREAM_CATASTROPHIC;
+	else
+		fault = run_atomic(&r, (uint64_t *)(void *)p, &i->done.value);
+	mem_put(ref);
+	if (fault)
+		return fault;
+	i->atomic = true;
+	i->done.id = r.id;
+	q->irq_tail++;
+	q->rx.msn_read++;
+	return WIRE_OK;
+}
+
+uint32_t rx_check_atomic_response(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
+{
+	const struct orq_entry *o = orq_first(q);
+	struct rdmap_atomic_response r;
+
+	if (s->msn != q->rx.msn_atomic)
+		return FAULT_DDP_MSN;
+	rdmap_atomic_response_decode(&r, payload);
+	if (q->orq_head == q->tx.cur.orq_tail || !o->atomic || r.id != o->msn)
+		return FAULT_RDMAP_OPCODE;
+	return WIRE_OK;
+}
+
+uint32_t rx_deliver_atomic_response(struct qp *q, const struct ddp_segment *s,
+				    const uint8_t *payload)
+{
+	struct orq_entry o = *orq_first(q);
+	struct rdmap_atomic_response r;
+	struct rx_target t = { .n = 0 };
+	enum mem_verdict v;
+	int rc;
+
+	(void)s;
+	rdmap_atomic_response_decode(&r, payload);
+	rc = rx_hold(q, o.stag, FLUE_LOCAL_WRITE, o.to, sizeof(r.value), &t, &v)
+		     ? umem_write(t.iov[0].iov_base, &r.value, sizeof(r.value))
+		     : -EFAULT;
+	rx_target_put(&t);
+	if (rc) {
+		wq_at(&q->sq, o.wqe)->status = FLUE_WC_LOCAL_PROTECTION;
+		return FAULT_RDMAP_CATASTROPHIC;
+	}
+	q->orq_head++;
+	q->rx.msn_atomic++;
+	qp_finish(q, o.wqe, FLUE_WC_SUCCESS);
+	return WIRE_OK;
+}
+
 /* ---- blame ---- */
 
 /* Our Read that came back with a Terminate, or NULL. By its places: not every peer repeats the rest. */
@@ -113,9 +215,21 @@ static struct wqe *find_read(struct qp *q, const struct rdmap_terminate *t)
 		const struct orq_entry *o = qp_orq(q, n);
 		struct wqe *w = wq_at(&q->sq, o->wqe);
 
-		if (!o->rtr && r.src_stag == w->rkey && r.src_to == w->remote_addr &&
+		if (!o->rtr && !o->atomic && r.src_stag == w->rkey && r.src_to == w->remote_addr &&
 		    r.sink_stag == o->stag && r.sink_to == o->to)
 			return w;
+	}
+	return NULL;
+}
+
+/* An Atomic Request never comes back, but its number does, with the DDP header. */
+static struct wqe *find_atomic(struct qp *q, const struct rdmap_terminate *t)
+{
+	for (uint32_t n = q->orq_head; n != q->tx.cur.orq_tail; n++) {
+		const struct orq_entry *o = qp_orq(q, n);
+
+		if (o->atomic && o->msn == get_be32(t->ddp + DDP_UNTAGGED_MSN))
+			return wq_at(&q->sq, o->wqe);
 	}
 	return NULL;
 }
@@ -129,6 +243,8 @@ static struct wqe *blamed_read(struct qp *q, const struct rdmap_terminate *t)
 		return NULL;
 	if (t->rdmap_len)
 		return find_read(q, t);
+	if (t->ddp_len == DDP_UNTAGGED_LEN && (t->ddp[1] & 0xf) == RDMAP_ATOMIC_REQUEST)
+		return find_atomic(q, t);
 	/* It says that it was another message. Without a word it failed to answer the oldest. */
 	if (o->rtr || (t->ddp_len && (t->ddp[1] & 0xf) != RDMAP_READ_REQUEST))
 		return NULL;

@@ -87,7 +87,7 @@ static uint32_t check_send(struct qp *q, const struct ddp_segment *s, const uint
 	if (s->mo != rx->filled)
 		return FAULT_DDP_MO;
 	if (s->payload_len > rx->wqe->total - rx->filled) {
-		qp_push_recv(q, rx->wqe, FLUE_WC_LOCAL_LENGTH, 0, 0, 0);
+		qp_fail_recv(q, rx->wqe, FLUE_WC_LOCAL_LENGTH);
 		return FAULT_DDP_TOO_LONG;
 	}
 	return WIRE_OK;
@@ -95,8 +95,8 @@ static uint32_t check_send(struct qp *q, const struct ddp_segment *s, const uint
 
 static uint32_t deliver_send(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
 {
+	struct flue_wc wc = { .op = FLUE_WC_RECV };
 	struct qp_rx *rx = &q->rx;
-	uint32_t flags = 0, inv = 0;
 	enum mem_verdict v;
 
 	(void)payload;
@@ -108,16 +108,17 @@ static uint32_t deliver_send(struct qp *q, const struct ddp_segment *s, const ui
 	if (!s->last)
 		return WIRE_OK;
 	if (rdmap_ops[s->opcode].solicited)
-		flags |= FLUE_WC_SOLICITED;
+		wc.flags |= FLUE_WC_SOLICITED;
 	if (rdmap_ops[s->opcode].invalidate) {
 		v = mem_invalidate(&q->rnic->mem, s->inv_stag, q->pd, q->qpn, true);
 		if (v != MEM_OK)
 			return invalidate_faults[v];
-		flags |= FLUE_WC_INVALIDATED;
-		inv = s->inv_stag;
+		wc.flags |= FLUE_WC_INVALIDATED;
+		wc.inv_key = s->inv_stag;
 	}
 	rx->msn_send++;
-	qp_push_recv(q, rx->wqe, FLUE_WC_SUCCESS, rx->filled, flags, inv);
+	wc.byte_len = rx->filled;
+	qp_push_recv(q, rx->wqe, &wc);
 	return WIRE_OK;
 }
 
@@ -140,12 +141,42 @@ static uint32_t target_send(struct qp *q, const struct ddp_segment *s, size_t of
 		n = min_size(sg->length - skip, len);
 		if (!rx_hold(q, sg->lkey, FLUE_LOCAL_WRITE, sg->addr + skip, n, t, &v)) {
 			rx_target_put(t);
-			qp_push_recv(q, w, FLUE_WC_LOCAL_PROTECTION, 0, 0, 0);
+			qp_fail_recv(q, w, FLUE_WC_LOCAL_PROTECTION);
 			return FAULT_DDP_CATASTROPHIC;
 		}
 		skip = 0;
 		len -= n;
 	}
+	return WIRE_OK;
+}
+
+/* ---- immediate data ---- */
+
+static uint32_t check_immediate(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
+{
+	(void)payload;
+	if (q->rx.have_wqe) /* inside a Send */
+		return FAULT_RDMAP_OPCODE;
+	if (s->msn != q->rx.msn_send)
+		return FAULT_DDP_MSN;
+	return take_receive(q) ? WIRE_OK : FAULT_DDP_NO_BUFFER;
+}
+
+static uint32_t deliver_immediate(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
+{
+	struct qp_rx *rx = &q->rx;
+	struct flue_wc wc = { .op = FLUE_WC_RECV_WRITE,
+			      .byte_len = rx->after_write ? rx->write_got : 0,
+			      .flags = FLUE_WC_IMM };
+
+	if (rdmap_ops[s->opcode].solicited)
+		wc.flags |= FLUE_WC_SOLICITED;
+	/* The program's four octets are the first, or with some adapters perhaps the last. */
+	memcpy(&wc.imm, payload, sizeof(wc.imm));
+	if (!wc.imm)
+		memcpy(&wc.imm, payload + sizeof(wc.imm), sizeof(wc.imm));
+	rx->msn_send++;
+	qp_push_recv(q, rx->wqe, &wc);
 	return WIRE_OK;
 }
 
@@ -180,6 +211,7 @@ static uint32_t target_write(struct qp *q, const struct ddp_segment *s, size_t o
 static uint32_t deliver_write(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
 {
 	(void)payload;
+	q->rx.write_got = (q->rx.in_write ? q->rx.write_got : 0) + (uint32_t)s->payload_len;
 	q->rx.in_write = !s->last;
 	return WIRE_OK;
 }
@@ -211,7 +243,7 @@ static uint32_t deliver_terminate(struct qp *q, const struct ddp_segment *s, con
 
 /*
  * What to do with each opcode; queue, fixed length and flags of it are in wire/rdmap.c. `target` is
- * for opcodes that have bytes to place. RFC 7306 is for peers that agreed on it: no row, no service.
+ * for opcodes that have bytes to place. An opcode without a row is refused.
  */
 struct rx_op {
 	/* Order and consistency, of a segment by itself. */
@@ -221,6 +253,7 @@ struct rx_op {
 			   struct rx_target *t);
 	/* The payload is in place. */
 	uint32_t (*deliver)(struct qp *q, const struct ddp_segment *s, const uint8_t *payload);
+	bool rfc7306; /* only where both programs know it */
 };
 
 static const struct rx_op rx_ops[RDMAP_NOPS] = {
@@ -233,6 +266,11 @@ static const struct rx_op rx_ops[RDMAP_NOPS] = {
 	[RDMAP_SEND_SE] = { check_send, target_send, deliver_send },
 	[RDMAP_SEND_SE_INV] = { check_send, target_send, deliver_send },
 	[RDMAP_TERMINATE] = { check_terminate, NULL, deliver_terminate },
+	[RDMAP_IMMEDIATE] = { check_immediate, NULL, deliver_immediate, true },
+	[RDMAP_IMMEDIATE_SE] = { check_immediate, NULL, deliver_immediate, true },
+	[RDMAP_ATOMIC_REQUEST] = { rx_check_atomic_request, NULL, rx_deliver_atomic_request, true },
+	[RDMAP_ATOMIC_RESPONSE] = { rx_check_atomic_response, NULL, rx_deliver_atomic_response,
+				    true },
 };
 
 bool rx_segment_is_bulk(const uint8_t *ulpdu)
@@ -258,7 +296,8 @@ uint32_t rx_segment_accept(struct qp *q, const struct ddp_segment *s, const uint
 		qp_apply(q, QPE_RX_DATA, FLUE_CLOSE_BAD, 0);
 		return RX_DROPPED;
 	}
-	fault = op->check ? op->check(q, s, payload) : FAULT_RDMAP_OPCODE;
+	fault = op->check && (!op->rfc7306 || q->rfc7306) ? op->check(q, s, payload)
+							  : FAULT_RDMAP_OPCODE;
 	/* A Terminate says that the peer is not ready to receive, and never will be. */
 	if (!fault && !q->rx.any && s->opcode != RDMAP_TERMINATE)
 		first_segment(q);
@@ -302,7 +341,10 @@ uint32_t rx_segment_place(struct qp *q, const struct ddp_segment *s, const uint8
 
 uint32_t rx_segment_deliver(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
 {
-	return rx_ops[s->opcode].deliver(q, s, payload);
+	uint32_t fault = rx_ops[s->opcode].deliver(q, s, payload);
+
+	q->rx.after_write = s->opcode == RDMAP_WRITE;
+	return fault;
 }
 
 void rx_message(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)

@@ -33,7 +33,11 @@ struct wqe {
 	uint32_t total; /* bytes of the message, sum of the SGEs */
 	uint32_t rkey;
 	uint64_t remote_addr;
-	struct flue_reg reg;
+	uint32_t imm;
+	union {
+		struct flue_reg reg;
+		struct flue_atomic atomic;
+	};
 	struct flue_sge sg[]; /* or inline data */
 };
 

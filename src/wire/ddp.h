@@ -16,6 +16,7 @@
 #define DDP_TAGGED_LEN   14
 #define DDP_UNTAGGED_LEN 18
 #define DDP_HDR_MAX      18
+#define DDP_UNTAGGED_MSN 10 /* where it stands there */
 
 /* Versions are parameters: 1/1 for the IETF protocols, 0/0 for the RDMAC style. */
 struct ddp_params {
