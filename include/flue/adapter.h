@@ -32,6 +32,7 @@ struct flue_caps {
 	uint32_t max_private_request, max_private_reply, max_private_reject;
 	uint32_t max_private_rev1; /* instead of these: with FLUE_CONN_REV1 */
 	uint32_t features;         /* FLUE_FEATURE_* */
+	uint32_t max_private_full; /* with FLUE_CONN_FULL, in each direction */
 };
 
 enum flue_feature {
@@ -51,6 +52,7 @@ enum flue_feature {
 	FLUE_FEATURE_UD = 1 << 13,         /* datagrams, address handles */
 	FLUE_FEATURE_MODIFY = 1 << 14,     /* queue pairs are brought up by modify() */
 	FLUE_FEATURE_POST_EARLY = 1 << 15, /* FLUE_QP_POST_EARLY */
+	FLUE_FEATURE_FULL = 1 << 16,       /* full service */
 };
 
 /* How a CQ that names no processor gets one (CH-3). */

@@ -47,6 +47,16 @@ enum flue_conn_flags {
 	 * them: both programs must say so. Without it such a request is refused (EOPNOTSUPP), and one of
 	 * the peer's ends the connection. */
 	FLUE_CONN_RFC7306 = 1 << 12,
+	/*
+	 * connect(): full service, which two Flue ends speak with one another: what InfiniBand's reliable
+	 * connections have (flue-service(7)). The peer's listener must have FLUE_LISTEN_FULL. accept() goes
+	 * by its listener.
+	 */
+	FLUE_CONN_FULL = 1 << 13,
+};
+
+enum flue_listen_flags {
+	FLUE_LISTEN_FULL = 1 << 0, /* for full service, and nothing else */
 };
 
 /* Used by connect() and accept(); accept() ignores the addresses. */
@@ -75,6 +85,7 @@ struct flue_listen_attr {
 	int request_timeout_ms; /* for a silent or slow peer; 0: 5 s */
 	flue_event_fn on_event; /* FLUE_EVENT_REQUEST; NULL: the adapter's event queue */
 	void *event_arg;
+	uint32_t flags; /* enum flue_listen_flags */
 };
 
 struct flue_listener_ops {
@@ -119,12 +130,14 @@ struct flue_conn_request {
 	bool peer_to_peer;
 	/* Octets of private data that can go back with accept() and reject(). */
 	uint32_t max_reply, max_reject;
+	bool full; /* of full service */
 };
 
 /*
  * qp->ops->connect: EINVAL, EISCONN (not Idle), ECONNREFUSED (nobody listens, or rejected: then
  * qp->private_data is the peer's), ETIMEDOUT, ECONNRESET, EPROTO (not an MPA peer), ENOBUFS (the
- * ORD in its reply is more Reads than can be held here), EHOSTUNREACH and the other errors of
+ * ORD in its reply is more Reads than can be held here), EPROTONOSUPPORT (with FLUE_CONN_FULL: the
+ * peer speaks something else), EHOSTUNREACH and the other errors of
  * connect(2), ENOMEM, EMFILE.
  * qp->ops->start: EINVAL when nothing is deferred.
  * qp->ops->disconnect: success means that both sides closed in order. As the verbs ask, a graceful

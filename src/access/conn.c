@@ -18,7 +18,7 @@
 #define DEFAULT_DISCONNECT_MS 5000
 #define DEFAULT_READS         16
 #define RFC7306               (uint32_t)(FLUE_FEATURE_ATOMICS | FLUE_FEATURE_IMM)
-#define ALL_FLAGS             (2 * (uint32_t)FLUE_CONN_RFC7306 - 1)
+#define ALL_FLAGS             (2 * (uint32_t)FLUE_CONN_FULL - 1)
 
 /* ---- what an up-call means in each phase ---- */
 
@@ -214,11 +214,15 @@ static int check_features(const struct acc_adapter *a, uint32_t flags)
 {
 	uint32_t need = flags & FLUE_CONN_RFC7306 ? RFC7306 : 0;
 
+	if (flags & FLUE_CONN_FULL)
+		need |= FLUE_FEATURE_FULL;
 	return need & ~a->caps.features ? -EOPNOTSUPP : 0;
 }
 
 size_t acc_private_max(const struct acc_adapter *a, uint32_t conn_flags, uint32_t normal)
 {
+	if (conn_flags & FLUE_CONN_FULL)
+		return a->caps.max_private_full;
 	return conn_flags & FLUE_CONN_REV1 ? a->caps.max_private_rev1 : normal;
 }
 

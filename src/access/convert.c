@@ -5,7 +5,7 @@
 #include "access/stream.h"
 #include "base/clock.h"
 
-#define NO_SWITCH_FLAGS (FLUE_CONN_ASYNC | FLUE_CONN_DEFER)
+#define NO_SWITCH_FLAGS (FLUE_CONN_ASYNC | FLUE_CONN_DEFER | FLUE_CONN_FULL)
 #define LOOK_FIRST_NS   50000
 #define LOOK_MOST_NS    (4 * NSEC_PER_MSEC)
 

@@ -114,6 +114,7 @@ static struct acc_request *new_request(struct acc_listener *l, struct prov_reque
 	req->pub.revision = info->revision;
 	req->pub.peer_to_peer = info->peer_to_peer;
 	req->pub.max_reply = info->max_reply;
+	req->pub.full = info->full;
 	req->pub.max_reject = info->max_reject;
 	return req;
 }
@@ -228,12 +229,18 @@ static const struct flue_listener_ops listener_ops = {
 	.get_request = listener_get_request,
 };
 
-static int fill_attr(struct prov_listen_attr *to, const struct flue_listen_attr *from)
+static int fill_attr(const struct acc_adapter *a, struct prov_listen_attr *to,
+		     const struct flue_listen_attr *from)
 {
 	if (acc_check_address(from->local, from->local_len))
 		return -EINVAL;
 	if (from->backlog < 0 || from->max_half_open < 0 || from->request_timeout_ms < 0)
 		return -EINVAL;
+	if (from->flags & ~(uint32_t)FLUE_LISTEN_FULL)
+		return -EINVAL;
+	to->full = from->flags & FLUE_LISTEN_FULL;
+	if (to->full && !(a->caps.features & FLUE_FEATURE_FULL))
+		return -EOPNOTSUPP;
 	to->local = from->local;
 	to->local_len = from->local_len;
 	to->backlog = from->backlog ? from->backlog : DEFAULT_BACKLOG;
@@ -257,7 +264,7 @@ struct flue_listener *acc_listener_create(struct flue_adapter *adapter,
 		rc = acc_attr_copy(&copy, sizeof(copy), from,
 				   ACC_ATTR_SIZE(struct flue_listen_attr, event_arg));
 	if (!rc)
-		rc = fill_attr(&attr, &copy);
+		rc = fill_attr(a, &attr, &copy);
 	if (rc)
 		return acc_null(rc);
 	l = calloc(1, sizeof(*l));

@@ -56,7 +56,7 @@ struct prov_request_info {
 	size_t private_len;
 	uint32_t peer_ird, peer_ord; /* UINT32_MAX: not said */
 	uint32_t revision;
-	bool peer_to_peer;
+	bool peer_to_peer, full;
 	uint32_t max_reply, max_reject; /* octets of private data that can go back */
 };
 
@@ -126,6 +126,7 @@ struct prov_listen_attr {
 	socklen_t local_len;
 	/* Already defaulted. `backlog` is kept by the access layer, too: request() says when it is full. */
 	int backlog, max_half_open, request_timeout_ms;
+	bool full; /* FLUE_LISTEN_FULL */
 	void *owner;
 };
 

@@ -11,6 +11,7 @@
 #include "provider/registry.h"
 #include "rnic/cep.h"
 #include "rnic/cq.h"
+#include "rnic/full.h"
 #include "rnic/listener.h"
 #include "rnic/mem.h"
 #include "rnic/qp.h"
@@ -98,7 +99,8 @@ static void tell_caps(struct flue_caps *c)
 		      FLUE_FEATURE_WINDOWS | FLUE_FEATURE_REMOTE_INVALIDATE |
 		      FLUE_FEATURE_CQ_RESIZE | FLUE_FEATURE_MARKERS | FLUE_FEATURE_ADOPT_STREAM |
 		      FLUE_FEATURE_GANG | FLUE_FEATURE_IOVA | FLUE_FEATURE_POST_EARLY |
-		      FLUE_FEATURE_ATOMICS | FLUE_FEATURE_IMM;
+		      FLUE_FEATURE_ATOMICS | FLUE_FEATURE_IMM | FLUE_FEATURE_FULL;
+	c->max_private_full = MPA_PD_MAX - MPA_ENHANCED_LEN - MPA_IDENTITY_LEN;
 }
 
 static int soft_adapter(uint32_t index, struct flue_adapter_info *info, struct flue_caps *caps)
@@ -145,7 +147,8 @@ static void up_srq_limit(void *ctx, void *owner)
 
 static int up_request(void *ctx, void *owner, struct cep *req, const struct rnic_request_info *r)
 {
-	uint32_t room = r->revision == 1 ? MPA_PD_MAX : MPA_PD_MAX - MPA_ENHANCED_LEN;
+	uint32_t room = MPA_PD_MAX - (r->revision == 1 ? 0 : MPA_ENHANCED_LEN) -
+			(r->full ? MPA_IDENTITY_LEN : 0);
 	struct prov_request_info info = { .local = r->local,
 					  .peer = r->peer,
 					  .private_data = r->private_data,
@@ -154,6 +157,7 @@ static int up_request(void *ctx, void *owner, struct cep *req, const struct rnic
 					  .peer_ord = r->peer_ord,
 					  .revision = r->revision,
 					  .peer_to_peer = r->peer_to_peer,
+					  .full = r->full,
 					  .max_reply = room,
 					  .max_reject = room };
 
@@ -439,19 +443,25 @@ static int soft_reset_qp(struct prov_qp *qp, struct prov_op *op)
 	return qp_reset(to_qp(qp));
 }
 
+/* Of full service; they stay what they are over connections. */
+#define RNR_VALUES (FLUE_QPV_RNR_RETRIES | FLUE_QPV_MIN_RNR_TIMER)
+
 static int soft_query_qp(struct prov_qp *qp, struct flue_qp_values *v, uint32_t mask,
 			 struct prov_op *op)
 {
 	struct qp_info now;
 
 	(void)op;
-	if (mask & ~(uint32_t)(FLUE_QPV_STATE | FLUE_QPV_ACCESS | FLUE_QPV_READS | FLUE_QPV_WORK))
+	if (mask & ~(uint32_t)(FLUE_QPV_STATE | FLUE_QPV_ACCESS | FLUE_QPV_READS | FLUE_QPV_WORK |
+			       RNR_VALUES))
 		return -EOPNOTSUPP;
 	qp_query(to_qp(qp), &now);
 	*v = (struct flue_qp_values) { .state = now.state,
 				       .access = now.access,
 				       .ird = now.ird,
 				       .ord = now.ord,
+				       .rnr_retries = now.rnr_retries,
+				       .min_rnr_timer = now.min_rnr_timer,
 				       .llp_open = now.llp_open,
 				       .sends = now.sends,
 				       .receives = now.receives,
@@ -466,13 +476,21 @@ static int soft_modify_qp(struct prov_qp *qp, const struct flue_qp_values *v, ui
 	int rc = 0;
 
 	(void)op;
-	if (mask & ~(uint32_t)(FLUE_QPV_READS | FLUE_QPV_ACCESS))
+	if (mask & ~(uint32_t)(FLUE_QPV_READS | FLUE_QPV_ACCESS | RNR_VALUES))
 		return -EOPNOTSUPP;
+	if ((mask & FLUE_QPV_RNR_RETRIES && v->rnr_retries > FULL_RNR_FOR_EVER) ||
+	    (mask & FLUE_QPV_MIN_RNR_TIMER && v->min_rnr_timer > CONTROL_TIMER_MAX))
+		return -EINVAL;
 	if (mask & FLUE_QPV_READS)
 		rc = qp_modify_reads(to_qp(qp), v->ird, v->ord);
-	if (!rc && mask & FLUE_QPV_ACCESS)
+	if (rc)
+		return rc;
+	if (mask & FLUE_QPV_ACCESS)
 		qp_modify_access(to_qp(qp), v->access);
-	return rc;
+	if (mask & RNR_VALUES)
+		qp_modify_rnr(to_qp(qp), mask & FLUE_QPV_RNR_RETRIES ? (int)v->rnr_retries : -1,
+			      mask & FLUE_QPV_MIN_RNR_TIMER ? (int)v->min_rnr_timer : -1);
+	return 0;
 }
 
 static int soft_post_send(struct prov_qp *qp, const struct flue_send_wr *wr,
@@ -516,6 +534,7 @@ static int soft_listen(struct prov_adapter *a, const struct prov_listen_attr *at
 				  .local_len = attr->local_len,
 				  .max_half_open = attr->max_half_open,
 				  .request_timeout_ms = attr->request_timeout_ms,
+				  .full = attr->full,
 				  .owner = attr->owner };
 	struct listener *l;
 	int rc = listener_create(to_soft(a)->rnic, &la, bound, &l);

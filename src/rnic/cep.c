@@ -148,6 +148,7 @@ void cep_describe(const struct cep *c, struct rnic_request_info *info)
 	info->peer_ord = enhanced ? c->req.ord : UINT32_MAX;
 	info->revision = c->req.rev;
 	info->peer_to_peer = c->req.p2p;
+	info->full = c->full;
 }
 
 /* ---- actions ---- */

@@ -33,7 +33,7 @@ struct cep {
 	bool initiator;
 	bool refused;   /* counted in rnic->n_refused */
 	bool requested; /* in the listener's list of complete requests */
-	bool defer, lenient, fallback, rfc7306;
+	bool defer, lenient, fallback, rfc7306, full;
 	bool adopted;      /* a live stream; as responder the answer is known beforehand */
 	bool last_word;    /* a Terminate was sent */
 	uint64_t deadline; /* adopted: of the whole exchange */

@@ -97,6 +97,7 @@ int cep_incoming(struct listener *l, int fd, const struct sockaddr_storage *peer
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	engine_io_take(&c->io, fd);
 	c->timeout_ms = (uint32_t)l->request_timeout_ms;
+	c->full = l->full;
 	listener_add(l, c, peer);
 	rc = engine_watch(c->engine, &c->io, EPOLLIN);
 	if (rc) {

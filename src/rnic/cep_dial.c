@@ -65,6 +65,7 @@ static int begin_dial(struct qp *q, const struct flue_conn_attr *a)
 	if (!c)
 		return -ENOMEM;
 	c->initiator = true;
+	c->full = a->flags & FLUE_CONN_FULL;
 	cep_set_policy(c, a);
 	rc = cep_take_private(c, a->private_data, a->private_len, c->policy.rev == 2);
 	if (rc == 0) {

@@ -37,18 +37,23 @@ void cep_set_policy(struct cep *c, const struct flue_conn_attr *a)
 		.ird_max = RNIC_MAX_ORD,
 		/* The layer above has put its default where there was no wish. */
 		.no_reads = a->ird == 0,
+		.full = c->full,
+		.identity = { .version = MPA_FULL_VERSION },
 	};
+	c->policy.own_peer = c->policy.own_peer || c->full;
 	c->defer = a->flags & FLUE_CONN_DEFER;
 	c->lenient = a->flags & FLUE_CONN_LENIENT;
 	c->rfc7306 = a->flags & FLUE_CONN_RFC7306;
-	c->fallback = !(a->flags & (FLUE_CONN_REV1 | FLUE_CONN_NO_FALLBACK));
+	c->fallback = !c->full && !(a->flags & (FLUE_CONN_REV1 | FLUE_CONN_NO_FALLBACK));
 	c->timeout_ms = (uint32_t)a->timeout_ms;
 	c->fpdu_max = a->fpdu_max;
 }
 
 int cep_take_private(struct cep *c, const void *data, size_t len, bool enhanced)
 {
-	if (len > MPA_PD_MAX - (enhanced ? MPA_ENHANCED_LEN : 0))
+	size_t own = (enhanced ? MPA_ENHANCED_LEN : 0) + (c->full ? MPA_IDENTITY_LEN : 0);
+
+	if (len > MPA_PD_MAX - own)
 		return -EINVAL;
 	if (len)
 		memcpy(c->own, data, len);
@@ -158,7 +163,8 @@ static int read_frame(struct cep *c, struct mpa_frame *f)
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n <= 0)
-			return n ? -errno : -ECONNRESET;
+			/* Full service: who does not know it may close without a word. */
+			return n ? -errno : c->full ? -EPROTO : -ECONNRESET;
 		c->in_len = (uint16_t)(c->in_len + n);
 	}
 }
@@ -214,7 +220,11 @@ static void got_awaited_request(struct cep *c)
 static void got_request(struct cep *c)
 {
 	/* What our users may later accept; only what nobody could accept is refused here. */
-	struct mpa_policy any = { .rev = 2, .markers_ok = true, .ird_max = MPA_DEPTH_MAX };
+	struct mpa_policy any = { .rev = 2,
+				  .markers_ok = true,
+				  .ird_max = MPA_DEPTH_MAX,
+				  .full = c->full,
+				  .identity = { .version = MPA_FULL_VERSION } };
 	int rc = mpa_answer_request(&any, &c->req, &c->rep, &c->terms);
 
 	if (rc) {
@@ -241,7 +251,7 @@ void cep_frame_ready(struct cep *c)
 			got_request(c);
 		return;
 	}
-	c->err = -rc;
+	c->err = c->full && c->initiator && rc == -EPROTO ? EPROTONOSUPPORT : -rc;
 	/* A peer that only knows revision 1 closes without a word (RFC 6581 section 6). */
 	if (c->fallback && c->in_len == 0 && rc != -EPROTO)
 		cep_apply(c, MPA_EV_LOST_RETRY);

@@ -27,6 +27,7 @@ static void init_sync(struct engine *e)
 	TAILQ_INIT(&e->timers);
 	TAILQ_INIT(&e->notes);
 	TAILQ_INIT(&e->kicks);
+	TAILQ_INIT(&e->later);
 	pollset_init(&e->set, KICK_NAME);
 }
 
@@ -152,6 +153,32 @@ void engine_unkick(struct engine *e, struct engine_kick *k)
 		atomic_store(&k->queued, false);
 	}
 	pthread_mutex_unlock(&e->work_lock);
+}
+
+void engine_later(struct engine *e, struct engine_kick *k)
+{
+	if (atomic_exchange(&k->queued, true))
+		return;
+	TAILQ_INSERT_TAIL(&e->later, k, order);
+	atomic_fetch_add_explicit(&e->n_later, 1, memory_order_relaxed);
+}
+
+void engine_not_later(struct engine *e, struct engine_kick *k)
+{
+	if (!atomic_exchange(&k->queued, false))
+		return;
+	TAILQ_REMOVE(&e->later, k, order);
+	atomic_fetch_sub_explicit(&e->n_later, 1, memory_order_relaxed);
+}
+
+void engine_run_later(struct engine *e)
+{
+	struct engine_kick *k;
+
+	while ((k = TAILQ_FIRST(&e->later))) {
+		engine_not_later(e, k);
+		k->run(k);
+	}
 }
 
 /* ---- start ---- */
@@ -368,6 +395,8 @@ void engine_fork_child(struct engine *e)
 
 	TAILQ_FOREACH(k, &e->kicks, order)
 		atomic_store(&k->queued, false);
+	TAILQ_FOREACH(k, &e->later, order)
+		atomic_store(&k->queued, false);
 	TAILQ_FOREACH(n, &e->notes, order)
 		n->queued = false;
 	TAILQ_FOREACH(t, &e->timers, order)
@@ -393,6 +422,7 @@ void engine_fork_child(struct engine *e)
 	e->has_thread = false;
 	e->running = NULL;
 	atomic_store(&e->n_kicks, 0);
+	atomic_store(&e->n_later, 0);
 	atomic_store(&e->driver, DRIVER_NONE);
 	atomic_store(&e->sleeping, 0);
 	atomic_store(&e->waiters, 0);

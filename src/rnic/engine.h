@@ -120,6 +120,8 @@ struct engine {
 	struct engine_timers timers;
 	SLIST_HEAD(, engine_buf) bufs;
 	uint32_t n_bufs;
+	struct engine_kicks later; /* run when a poll finds nothing, and before anybody sleeps */
+	_Atomic uint32_t n_later;
 	void *scratch; /* ENGINE_SCRATCH octets; never used across a call that may send */
 
 	/* under work_lock (leaf) */
@@ -191,6 +193,13 @@ void engine_untell(struct engine *e, struct engine_note *n);
 void engine_kick(struct engine *e, struct engine_kick *k);
 /* Under lock. */
 void engine_unkick(struct engine *e, struct engine_kick *k);
+/*
+ * Under lock: run k under the lock when there is nothing else to do, and before anybody sleeps; k is for
+ * nothing else. Something better may come along until then.
+ */
+void engine_later(struct engine *e, struct engine_kick *k);
+void engine_not_later(struct engine *e, struct engine_kick *k);
+void engine_run_later(struct engine *e);
 
 /* Under lock. NULL: no memory. */
 struct engine_buf *engine_buf_get(struct engine *e);

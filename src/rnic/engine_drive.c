@@ -154,9 +154,10 @@ static bool arm_links(struct engine *e)
 
 int engine_prepare_sleep(struct engine *e, int timeout_ms)
 {
-	if (!atomic_load(&e->parked) && !atomic_load(&e->n_links))
+	if (!atomic_load(&e->parked) && !atomic_load(&e->n_links) && !atomic_load(&e->n_later))
 		return timeout_ms;
 	engine_lock(e);
+	engine_run_later(e);
 	if (atomic_load(&e->parked) && !engine_return_parked(e))
 		timeout_ms = sooner(timeout_ms, PARKED_MS);
 	if (!arm_links(e))

@@ -107,13 +107,21 @@ static void poll_links(struct engine *e)
 		engine_park(e, hot);
 }
 
+/* Under lock. Who has data is busy, and what can wait may find company yet. */
+static void poll_once(struct engine *e)
+{
+	poll_links(e);
+	if (e->idle_polls && atomic_load_explicit(&e->n_later, memory_order_relaxed))
+		engine_run_later(e);
+}
+
 void engine_poll(struct engine *e)
 {
 	take_lease(e);
 	if (!engine_take_token(e, DRIVER_CALLER))
 		return;
 	if (pthread_mutex_trylock(&e->lock) == 0) {
-		poll_links(e);
+		poll_once(e);
 		engine_unlock(e);
 	}
 	engine_drop_token(e);
@@ -144,7 +152,7 @@ static bool spin(struct engine *e, struct cq *cq, int timeout_ms)
 	do {
 		for (int i = 0; i < SPIN_POLLS; i++) {
 			if (pthread_mutex_trylock(&e->lock) == 0) {
-				poll_links(e);
+				poll_once(e);
 				engine_unlock(e);
 			}
 			if (cq_has_news(cq)) {

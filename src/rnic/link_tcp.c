@@ -119,7 +119,7 @@ static void begin_stream(struct link_tcp *l, const struct link_tcp_attr *a)
 	const struct mpa_terms *t = a->terms;
 	uint8_t version = t->rev ? 1 : 0;
 
-	l->ddp = (struct ddp_params) { .dv = version, .rv = version };
+	l->ddp = (struct ddp_params) { .dv = version, .rv = version, .full = t->full };
 	l->tx.crc = t->crc;
 	l->tx.marked = t->tx_markers;
 	l->tx.mulpdu = choose_mulpdu(a->fd, t, a->fpdu_max);

@@ -18,6 +18,7 @@
 
 #include "base/tsan.h"
 #include "base/util.h"
+#include "rnic/full.h"
 #include "rnic/link_tcp.h"
 #include "rnic/rx_segment.h"
 
@@ -55,7 +56,7 @@ static bool accept_header(struct link_tcp *l, const uint8_t *ulpdu, size_t have,
 
 	if (!fault)
 		fault = rx_segment_accept(q, s, ulpdu + s->hdr_len);
-	if (fault == RX_DROPPED)
+	if (fault == RX_DROPPED || fault == RX_SKIPPED)
 		return false;
 	if (fault) {
 		qp_fault(q, fault, ulpdu, have, len, s);
@@ -98,7 +99,8 @@ static bool try_direct(struct link_tcp *l, size_t ulpdu_len)
 	if (!rx_segment_is_bulk(ulpdu))
 		return false;
 	if (!accept_header(l, ulpdu, have, ulpdu_len, &rx->seg))
-		return true; /* it was dealt with: there is nothing left to read */
+		/* It was dealt with, and nothing is left to read; or it is dropped, as a whole. */
+		return !(listening(l) && full_skips(l->link.qp, &rx->seg));
 	/* The segment is judged as a whole before its first byte is placed. What is in the buffer
 	 * already is then copied, the rest comes from the socket. */
 	part = have - rx->seg.hdr_len;
@@ -126,7 +128,7 @@ static void finish_direct(struct link_tcp *l)
 	l->rx.direct = false;
 	fault = rx_segment_deliver(l->link.qp, &l->rx.seg, NULL);
 	if (fault)
-		qp_fault(l->link.qp, fault, NULL, 0, 0, NULL);
+		qp_fault(l->link.qp, fault, NULL, 0, 0, &l->rx.seg);
 }
 
 static bool skip_trailer(struct tcp_rx *rx)
@@ -220,7 +222,7 @@ static ssize_t read_direct(struct link_tcp *l, bool *drained)
 
 	fault = rx_segment_target(l->link.qp, &rx->seg, rx->placed, left, &target);
 	if (fault) {
-		qp_fault(l->link.qp, fault, NULL, 0, 0, NULL);
+		qp_fault(l->link.qp, fault, NULL, 0, 0, &rx->seg);
 		return -EAGAIN;
 	}
 	memcpy(iov, target.iov, target.n * sizeof(iov[0]));

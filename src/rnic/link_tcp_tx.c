@@ -303,7 +303,9 @@ static enum tx_stop fill(struct link_tcp *l, struct tx_batch *b, uint32_t *statu
 	b->stage = NULL;
 	if (l->tx.has_part)
 		stop = resume_part(l, b, status);
-	while (stop == TX_BUILT && b->n < BATCH_FPDUS && b->bytes < BATCH_BYTES)
+	/* Who must go back sends nothing more before. */
+	while (stop == TX_BUILT && !l->link.qp->tx.full.go_back && b->n < BATCH_FPDUS &&
+	       b->bytes < BATCH_BYTES)
 		stop = build(l, &c, &pos, b, status);
 	return stop;
 }
@@ -314,7 +316,7 @@ static bool handle_empty(struct link_tcp *l, enum tx_stop stop, uint32_t status)
 	switch (stop) {
 	case TX_NO_MEMORY: qp_link_starved(l->link.qp, ENOMEM); return false;
 	case TX_BAD_REQUEST:
-	case TX_BAD_SOURCE: qp_sched_refuse(l->link.qp, stop, status, l->tx.has_part); return true;
+	case TX_BAD_SOURCE: return qp_sched_refuse(l->link.qp, stop, status, l->tx.has_part);
 	default: return false;
 	}
 }
@@ -341,6 +343,8 @@ static bool send_batch(struct link_tcp *l)
 	struct tx_batch *b = l->engine->scratch;
 	ssize_t n;
 
+	if (!l->tx.has_part)
+		full_settle(l->link.qp);
 	stop = fill(l, b, &status);
 	if (b->n == 0) {
 		release(l, b, NULL);
@@ -356,8 +360,7 @@ static bool send_batch(struct link_tcp *l)
 		return true;
 	if (n == -EFAULT) {
 		stop = b->fpdu[0].at.kind == TX_RESPONSE ? TX_BAD_SOURCE : TX_BAD_REQUEST;
-		qp_sched_refuse(l->link.qp, stop, FLUE_WC_LOCAL_PROTECTION, l->tx.has_part);
-		return true;
+		return qp_sched_refuse(l->link.qp, stop, FLUE_WC_LOCAL_PROTECTION, l->tx.has_part);
 	}
 	if (n < 0 && n != -EAGAIN)
 		qp_link_failed(l->link.qp, (int)-n);

@@ -43,7 +43,7 @@ static uint8_t crowd_of(const struct sockaddr_storage *peer)
 
 static void watch_again(struct listener *l)
 {
-	l->full = false;
+	l->crowded = false;
 	engine_timer_stop(l->engine, &l->retry);
 	if (engine_watch(l->engine, &l->io, EPOLLIN))
 		engine_timer_arm(l->engine, &l->retry, RETRY_MS);
@@ -73,7 +73,7 @@ void listener_remove(struct listener *l, struct cep *c)
 		leave_waiting(l, c);
 	c->listener = NULL;
 	l->half_open--;
-	if (l->full && l->io.fd >= 0)
+	if (l->crowded && l->io.fd >= 0)
 		watch_again(l);
 }
 
@@ -130,7 +130,7 @@ static bool make_place(struct listener *l)
 		return true;
 	}
 	engine_forget(l->engine, &l->io);
-	l->full = true;
+	l->crowded = true;
 	/* Without anybody silent the engine itself is behind: it will come back here soon. */
 	if (c)
 		engine_timer_arm(l->engine, &l->retry, patience - silent + 1);
@@ -238,6 +238,7 @@ int listener_create(struct rnic *r, const struct listen_attr *a, struct sockaddr
 	l->retry.fire = fire_retry;
 	l->rnic = r;
 	l->owner = a->owner;
+	l->full = a->full;
 	l->max_half_open = (uint32_t)a->max_half_open;
 	l->request_timeout_ms = a->request_timeout_ms;
 	l->note.run = hand_up;

@@ -26,7 +26,8 @@ struct listener {
 	struct engine_timer retry; /* out of descriptors, or full: look again then */
 	int request_timeout_ms;
 	uint32_t half_open, max_half_open;
-	bool full; /* not watched until somebody goes, or may be made to */
+	bool crowded; /* not watched until somebody goes, or may be made to */
+	bool full;    /* for full service */
 	/* How many wait whose addresses fall together; few do. */
 	uint32_t crowd[LISTENER_CROWDS];
 	TAILQ_HEAD(, cep) waiting;   /* the request did not come yet */
@@ -39,6 +40,7 @@ struct listen_attr {
 	const struct sockaddr *local;
 	socklen_t local_len;
 	int max_half_open, request_timeout_ms;
+	bool full; /* for full service, and nothing else */
 	void *owner;
 };
 

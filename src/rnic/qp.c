@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/util.h"
 #include "rnic/cep.h"
+#include "rnic/full.h"
 #include "rnic/qp_priv.h"
 
 #define REMOTE_RIGHTS ((uint32_t)(FLUE_REMOTE_READ | FLUE_REMOTE_WRITE | FLUE_REMOTE_ATOMIC))
@@ -91,6 +92,9 @@ int qp_create(const struct qp_attr *a, struct qp **out)
 	q->post_early = a->post_early;
 	q->qpn = atomic_fetch_add(&q->rnic->next_qpn, 1) + 1;
 	q->kick.run = qp_run_kick;
+	q->ack_later.run = full_run_ack;
+	q->rnr_retries = FULL_RNR_FOR_EVER;
+	q->min_rnr_timer = FULL_RNR_TIMER;
 	q->timer.fire = qp_fire_timer;
 	q->note_accepted.run = run_accepted;
 	q->note_up.run = run_up;
@@ -113,6 +117,7 @@ void qp_destroy(struct qp *q)
 		cep_abandon(q->cep);
 	qp_drop_link(q, q->state != QPS_IDLE ? LINK_RESET : LINK_CLOSE);
 	engine_unkick(q->engine, &q->kick);
+	engine_not_later(q->engine, &q->ack_later);
 	engine_unlock(q->engine);
 	engine_untell(q->engine, &q->note_accepted);
 	engine_untell(q->engine, &q->note_up);
@@ -160,7 +165,9 @@ void qp_query(struct qp *q, struct qp_info *info)
 				   .reads_in = q->irq_tail - q->irq_head,
 				   .ird = q->ird,
 				   .ord = q->ord,
-				   .access = REMOTE_RIGHTS & ~q->deny_always };
+				   .access = REMOTE_RIGHTS & ~q->deny_always,
+				   .rnr_retries = q->rnr_retries,
+				   .min_rnr_timer = q->min_rnr_timer };
 	engine_unlock(q->engine);
 }
 
@@ -188,6 +195,16 @@ void qp_modify_access(struct qp *q, uint32_t access)
 	engine_unlock(q->engine);
 }
 
+void qp_modify_rnr(struct qp *q, int retries, int timer)
+{
+	engine_lock(q->engine);
+	if (retries >= 0)
+		q->rnr_retries = (uint8_t)retries;
+	if (timer >= 0)
+		q->min_rnr_timer = (uint8_t)timer;
+	engine_unlock(q->engine);
+}
+
 /* ---- closing calls ---- */
 
 int qp_disconnect(struct qp *q, int timeout_ms)
@@ -202,7 +219,7 @@ int qp_disconnect(struct qp *q, int timeout_ms)
 			q->close_timeout_ms = timeout_ms;
 		if (qp_is_idle(q)) {
 			qp_apply(q, QPE_CLOSE_IDLE, FLUE_CLOSE_GRACEFUL, 0);
-		} else {
+		} else if (!full_closes(q)) {
 			qp_apply(q, QPE_CLOSE_BUSY, FLUE_CLOSE_BAD, EBUSY);
 			rc = -EBUSY;
 		}

@@ -23,6 +23,7 @@
 #include "rnic/rnic.h"
 #include "rnic/srq.h"
 #include "rnic/wq.h"
+#include "wire/control.h"
 #include "wire/ddp.h"
 #include "wire/qp_fsm.h"
 #include "wire/mpa.h"
@@ -30,6 +31,13 @@
 
 struct cep;
 struct link;
+
+/* What may be sent over a connection; each can do more than the one before. */
+enum qp_service {
+	SERVICE_STRICT = 0, /* iWARP */
+	SERVICE_RFC7306,    /* both programs asked for its messages */
+	SERVICE_FULL,       /* two Flue ends: full.h */
+};
 
 /* An inbound Read Request being answered, or an atomic operation that is done. */
 struct irq_entry {
@@ -44,13 +52,14 @@ struct irq_entry {
 struct orq_entry {
 	uint32_t wqe; /* number in the SQ; ignored for the RTR */
 	bool rtr, atomic;
-	uint32_t msn; /* of the request */
+	uint32_t msn;    /* of the request */
+	uint32_t number; /* its own, in full service */
 	uint32_t stag;
 	uint64_t to;
 	uint32_t size;
 };
 
-enum tx_kind { TX_NONE = 0, TX_REQUEST, TX_RESPONSE, TX_TERMINATE, TX_RTR };
+enum tx_kind { TX_NONE = 0, TX_REQUEST, TX_RESPONSE, TX_TERMINATE, TX_RTR, TX_CONTROL };
 
 /* Which message goes next, and how much of it the link has. Copied to look ahead (qp_sched.h). */
 struct tx_cursor {
@@ -59,11 +68,32 @@ struct tx_cursor {
 	uint32_t next_wqe; /* next request to start */
 	uint32_t irq_next; /* next inbound Read to answer */
 	uint32_t orq_tail;
-	uint32_t msn_send, msn_read, msn_atomic;
+	uint32_t msn_send, msn_read, msn_atomic, msn_control;
+	/* Full service: the next request's number; what was told of the peer's; what was said of `tx`. */
+	uint32_t number, told;
+	uint8_t naks, resumes, asks;
 	bool rtr_owed;
 	bool imm_owed; /* of the request at next_wqe: its Write is with the link */
 	bool turn;     /* whose turn after this message: a response's */
 	bool over;     /* the Terminate is with the link: nothing may follow it */
+};
+
+/* Full service, transmission: our requests, and what is to be told of the peer's. See full.h. */
+struct full_tx {
+	uint32_t acked;    /* our messages before this number are done */
+	uint32_t ack_wqe;  /* our first request of which that is not known */
+	uint32_t back_to;  /* where to go back to, ... */
+	bool go_back;      /* ... as soon as nothing is half out */
+	bool paused;       /* the peer is not ready: the timer runs */
+	bool ack_now;      /* what is owed goes out although there is nothing to go with it */
+	bool refused;      /* the last word is `nak`, not a Terminate */
+	uint8_t rnr_tries; /* how often the message at `acked` was not taken */
+	uint8_t naks;      /* counts `nak`, of which one at a time is to be sent */
+	uint8_t resumes;   /* counts words that we go on, ... */
+	uint8_t asks;      /* ... and that we want to know what is done */
+	uint32_t asked;    /* number of our next request, when we did */
+	bool close_wanted; /* by the program, when everything is done */
+	struct control nak;
 };
 
 /* Transmission, as far as no link is asked. */
@@ -77,6 +107,7 @@ struct qp_tx {
 	bool fin_wanted;
 	bool term_owed;
 	struct rdmap_terminate term;
+	struct full_tx full;
 };
 
 /* Reception, from the first checked segment on. */
@@ -96,6 +127,11 @@ struct qp_rx {
 	bool rtr_send;      /* a zero-length Send as ready-to-receive is expected */
 	bool in_write;      /* a Write has begun, and its last segment is still to come */
 	bool after_write;   /* the last message was a Write */
+	/* full service */
+	uint32_t number; /* of the next request of the peer */
+	uint32_t wanted; /* the peer asked to be told when those before this number are done */
+	uint32_t msn_control;
+	bool skipping; /* until the peer comes back to `number` */
 };
 
 struct qp {
@@ -126,7 +162,9 @@ struct qp {
 	struct qp_tx tx;
 	struct qp_rx rx;
 	uint32_t ird, ord;
-	atomic_bool rfc7306;   /* both programs asked for its messages; posting looks, too */
+	_Atomic uint8_t service;            /* enum qp_service; posting looks, too */
+	uint8_t rnr_retries, min_rnr_timer; /* full service, in the verbs' codes */
+	struct engine_kick ack_later;
 	struct irq_entry *irq; /* ring of ird entries, see qp_irq() */
 	uint32_t irq_head, irq_tail;
 	struct orq_entry *orq; /* ring of ord entries, see qp_orq() */
@@ -175,6 +213,7 @@ struct qp_info {
 	uint32_t sends, receives, reads_out, reads_in;
 	uint32_t ird, ord;
 	uint32_t access; /* FLUE_REMOTE_* */
+	uint32_t rnr_retries, min_rnr_timer;
 };
 
 int qp_create(const struct qp_attr *attr, struct qp **out);
@@ -192,6 +231,8 @@ int qp_terminate(struct qp *q);
 int qp_modify_reads(struct qp *q, uint32_t ird, uint32_t ord);
 /* What peers may do at all, FLUE_REMOTE_READ and FLUE_REMOTE_WRITE: from the next segment on. */
 void qp_modify_access(struct qp *q, uint32_t access);
+/* Full service: for the next message that is not taken; -1: as it is. */
+void qp_modify_rnr(struct qp *q, int retries, int timer);
 
 /* ---- inside the RNIC, under the engine's lock ---- */
 
@@ -208,6 +249,11 @@ int qp_establish(struct qp *q, const struct qp_start *start, struct link *link);
 void qp_apply(struct qp *q, enum qp_fsm_event e, uint32_t reason, uint32_t detail);
 /* Nothing queued, nothing outstanding in either direction. */
 bool qp_is_idle(const struct qp *q);
+static inline bool qp_is_full(const struct qp *q)
+{
+	return atomic_load_explicit(&q->service, memory_order_relaxed) == SERVICE_FULL;
+}
+
 /* For people; 0 in tests without an access layer. */
 static inline uint32_t qp_number(const struct qp *q)
 {

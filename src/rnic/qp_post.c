@@ -11,19 +11,22 @@
 #include "rnic/qp_priv.h"
 
 const struct op_rule qp_op_rules[FLUE_WR_NOPS] = {
-	[FLUE_WR_SEND] = { FLUE_SOLICITED | FLUE_INLINE, 0, RNIC_MAX_SGE, FLUE_WC_SEND },
-	[FLUE_WR_SEND_INV] = { FLUE_SOLICITED | FLUE_INLINE, 0, RNIC_MAX_SGE, FLUE_WC_SEND },
-	[FLUE_WR_WRITE] = { FLUE_INLINE, 0, RNIC_MAX_SGE, FLUE_WC_WRITE },
-	[FLUE_WR_READ] = { 0, 0, RNIC_MAX_READ_SGE, FLUE_WC_READ },
-	[FLUE_WR_READ_INV] = { 0, 1, RNIC_MAX_READ_SGE, FLUE_WC_READ },
-	[FLUE_WR_LOCAL_INV] = { 0, 0, 0, FLUE_WC_LOCAL_INV },
-	[FLUE_WR_FAST_REG] = { 0, 0, 0, FLUE_WC_FAST_REG },
-	[FLUE_WR_BIND] = { 0, 0, 0, FLUE_WC_BIND_MW },
-	[FLUE_WR_SEND_IMM] = { .unknown = true },
+	[FLUE_WR_SEND] = { FLUE_SOLICITED | FLUE_INLINE, 0, RNIC_MAX_SGE, FLUE_WC_SEND,
+			   SERVICE_STRICT },
+	[FLUE_WR_SEND_INV] = { FLUE_SOLICITED | FLUE_INLINE, 0, RNIC_MAX_SGE, FLUE_WC_SEND,
+			       SERVICE_STRICT },
+	[FLUE_WR_WRITE] = { FLUE_INLINE, 0, RNIC_MAX_SGE, FLUE_WC_WRITE, SERVICE_STRICT },
+	[FLUE_WR_READ] = { 0, 0, RNIC_MAX_READ_SGE, FLUE_WC_READ, SERVICE_STRICT },
+	[FLUE_WR_READ_INV] = { 0, 1, RNIC_MAX_READ_SGE, FLUE_WC_READ, SERVICE_STRICT },
+	[FLUE_WR_LOCAL_INV] = { 0, 0, 0, FLUE_WC_LOCAL_INV, SERVICE_STRICT },
+	[FLUE_WR_FAST_REG] = { 0, 0, 0, FLUE_WC_FAST_REG, SERVICE_STRICT },
+	[FLUE_WR_BIND] = { 0, 0, 0, FLUE_WC_BIND_MW, SERVICE_STRICT },
+	[FLUE_WR_SEND_IMM] = { FLUE_SOLICITED | FLUE_INLINE, 0, RNIC_MAX_SGE, FLUE_WC_SEND,
+			       SERVICE_FULL },
 	[FLUE_WR_WRITE_IMM] = { FLUE_SOLICITED | FLUE_INLINE, 0, RNIC_MAX_SGE, FLUE_WC_WRITE,
-				.rfc7306 = true },
-	[FLUE_WR_CMP_SWAP] = { 0, 1, 1, FLUE_WC_CMP_SWAP, .rfc7306 = true },
-	[FLUE_WR_FETCH_ADD] = { 0, 1, 1, FLUE_WC_FETCH_ADD, .rfc7306 = true },
+				SERVICE_RFC7306 },
+	[FLUE_WR_CMP_SWAP] = { 0, 1, 1, FLUE_WC_CMP_SWAP, SERVICE_RFC7306 },
+	[FLUE_WR_FETCH_ADD] = { 0, 1, 1, FLUE_WC_FETCH_ADD, SERVICE_RFC7306 },
 };
 
 static bool is_atomic(uint32_t op)
@@ -34,9 +37,7 @@ static bool is_atomic(uint32_t op)
 /* Before the connection is there nobody knows; the scheduler looks again. */
 static bool is_known(struct qp *q, const struct op_rule *r)
 {
-	if (r->unknown)
-		return false;
-	return !r->rfc7306 || atomic_load_explicit(&q->rfc7306, memory_order_relaxed) ||
+	return r->service <= atomic_load_explicit(&q->service, memory_order_relaxed) ||
 	       __atomic_load_n(q->state_word, __ATOMIC_ACQUIRE) == FLUE_QP_IDLE;
 }
 
@@ -87,6 +88,7 @@ static void copy_arguments(struct wqe *w, const struct flue_send_wr *wr)
 	case FLUE_WR_BIND: w->reg = wr->reg; break;
 	case FLUE_WR_CMP_SWAP:
 	case FLUE_WR_FETCH_ADD: w->atomic = wr->atomic; break;
+	case FLUE_WR_SEND_IMM:
 	case FLUE_WR_WRITE_IMM: w->imm = wr->imm; break;
 	default: break;
 	}

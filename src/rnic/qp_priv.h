@@ -11,8 +11,7 @@ struct op_rule {
 	uint32_t flags; /* allowed beside SIGNALED and the fences */
 	uint32_t min_sge, max_sge;
 	uint8_t wc_op;
-	bool rfc7306; /* only where both programs know it */
-	bool unknown; /* we do not, yet */
+	uint8_t service; /* enum qp_service: at least */
 };
 extern const struct op_rule qp_op_rules[FLUE_WR_NOPS];
 

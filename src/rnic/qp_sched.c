@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/util.h"
 #include "rnic/qp_priv.h"
 
@@ -23,21 +24,31 @@ static bool is_local(const struct wqe *w)
 	return w->op == FLUE_WR_LOCAL_INV || w->op == FLUE_WR_FAST_REG || w->op == FLUE_WR_BIND;
 }
 
+/* In full service what is out may have to be sent again, from memory that is as it was: so who changes what keys
+ * mean waits. */
+static bool is_behind_all(const struct qp *q, const struct wqe *w)
+{
+	return w->flags & FLUE_LOCAL_FENCE || (is_local(w) && qp_is_full(q));
+}
+
 /* May the next request start now? */
 static enum tx_stop request_may_start(struct qp *q, const struct tx_cursor *c, uint32_t *status)
 {
 	const struct wqe *w;
 
-	if (c->next_wqe == atomic_load_explicit(&q->sq.tail, memory_order_acquire))
+	if (c->next_wqe == atomic_load_explicit(&q->sq.tail, memory_order_acquire) ||
+	    q->tx.full.paused)
 		return TX_NOTHING;
 	w = current_wqe(q, c);
 	*status = FLUE_WC_LOCAL_OPERATION;
-	if (qp_op_rules[w->op].rfc7306 && !q->rfc7306) /* posted before there was a connection */
+	if (qp_op_rules[w->op].service > q->service) /* posted before there was a connection */
 		return TX_BAD_REQUEST;
 	if (w->flags & FLUE_FENCE && q->orq_head != c->orq_tail)
 		return TX_NOTHING;
-	if (w->flags & FLUE_LOCAL_FENCE && atomic_load(&q->sq.head) != c->next_wqe)
+	if (is_behind_all(q, w) && atomic_load(&q->sq.head) != c->next_wqe) {
+		full_ask(q, c->number);
 		return TX_NOTHING;
+	}
 	if (qp_wqe_is_answered(w)) {
 		if (q->ord == 0)
 			return TX_BAD_REQUEST;
@@ -47,22 +58,38 @@ static enum tx_stop request_may_start(struct qp *q, const struct tx_cursor *c, u
 	return TX_BUILT;
 }
 
+/* The last word. In full service it comes behind the answers to what was asked before. */
+static enum tx_stop pick_last(struct qp *q, struct tx_cursor *c)
+{
+	if (!q->tx.term_owed || c->over)
+		return TX_NOTHING;
+	c->off = 0;
+	c->kind = q->tx.full.refused && c->irq_next != q->irq_tail ? TX_RESPONSE : TX_TERMINATE;
+	return TX_BUILT;
+}
+
+/* Is the message under way cut off? */
+static bool is_cut(const struct qp *q, const struct tx_cursor *c)
+{
+	return q->state == QPS_TERMINATE && c->kind != TX_TERMINATE &&
+	       !(q->tx.full.refused && c->kind == TX_RESPONSE);
+}
+
 /* Chooses the next message when none is under way. */
 static enum tx_stop pick(struct qp *q, struct tx_cursor *c, uint32_t *status)
 {
 	bool response = c->irq_next != q->irq_tail;
 	enum tx_stop request;
 
-	if (q->state == QPS_TERMINATE) {
-		if (!q->tx.term_owed || c->over)
-			return TX_NOTHING;
-		c->kind = TX_TERMINATE; /* cuts off the message under way */
-		c->off = 0;
-		return TX_BUILT;
-	}
+	if (q->state == QPS_TERMINATE)
+		return pick_last(q, c);
 	if (q->state != QPS_RTS || q->tx.held)
 		return TX_NOTHING;
-	if (c->rtr_owed || c->imm_owed) {
+	if (full_owes(q, c)) {
+		c->kind = TX_CONTROL;
+		return TX_BUILT;
+	}
+	if (c->rtr_owed || (c->imm_owed && !q->tx.full.paused)) {
 		c->kind = c->rtr_owed ? TX_RTR : TX_REQUEST;
 		return TX_BUILT;
 	}
@@ -82,10 +109,25 @@ static enum tx_stop pick(struct qp *q, struct tx_cursor *c, uint32_t *status)
 
 /* ---- describing ---- */
 
-static const uint8_t send_ops[2][2] = { /* [invalidate][solicited] */
-					{ RDMAP_SEND, RDMAP_SEND_SE },
-					{ RDMAP_SEND_INV, RDMAP_SEND_SE_INV }
-};
+static void describe_send(const struct tx_cursor *c, const struct wqe *w, struct tx_message *m)
+{
+	static const uint8_t ops[FLUE_WR_NOPS][2] = {
+		/* [][solicited] */
+		[FLUE_WR_SEND] = { RDMAP_SEND, RDMAP_SEND_SE },
+		[FLUE_WR_SEND_INV] = { RDMAP_SEND_INV, RDMAP_SEND_SE_INV },
+		[FLUE_WR_SEND_IMM] = { RDMAP_SEND_IMM, RDMAP_SEND_SE_IMM },
+	};
+	struct ddp_segment *s = &m->seg;
+
+	s->opcode = ops[w->op][!!(w->flags & FLUE_SOLICITED)];
+	if (w->op == FLUE_WR_SEND_INV)
+		s->inv_stag = w->rkey;
+	else if (w->op == FLUE_WR_SEND_IMM) /* four octets, in their order */
+		s->inv_stag = get_be32((const uint8_t *)&w->imm);
+	s->msn = c->msn_send;
+	s->mo = c->off;
+	m->total = w->total;
+}
 
 static void describe_immediate(const struct tx_cursor *c, const struct wqe *w, struct tx_message *m)
 {
@@ -106,7 +148,6 @@ static void describe_write(const struct tx_cursor *c, const struct wqe *w, struc
 static void describe_request(struct qp *q, const struct tx_cursor *c, struct tx_message *m)
 {
 	const struct wqe *w = current_wqe(q, c);
-	bool inv = w->op == FLUE_WR_SEND_INV;
 	struct ddp_segment *s = &m->seg;
 
 	if (c->imm_owed) {
@@ -120,12 +161,11 @@ static void describe_request(struct qp *q, const struct tx_cursor *c, struct tx_
 		s->qn = DDP_QN_READ;
 		s->msn = c->msn_read;
 	} else {
-		s->opcode = send_ops[inv][!!(w->flags & FLUE_SOLICITED)];
-		s->inv_stag = inv ? w->rkey : 0;
-		s->msn = c->msn_send;
-		s->mo = c->off;
-		m->total = w->total;
+		describe_send(c, w, m);
 	}
+	/* Who asks for a completion wants to know; and somebody must, in the end, and before the queue is full. */
+	s->ack = w->flags & FLUE_SIGNALED || wq_fill(&q->sq) > q->sq.depth / 2 ||
+		 c->next_wqe + 1 == atomic_load_explicit(&q->sq.tail, memory_order_relaxed);
 }
 
 static void describe_response(struct qp *q, const struct tx_cursor *c, struct tx_message *m)
@@ -163,6 +203,24 @@ static void describe_rtr(const struct qp *q, const struct tx_cursor *c, struct d
 	}
 }
 
+static void describe_control(const struct tx_cursor *c, struct tx_message *m, struct control word)
+{
+	m->seg.opcode = RDMAP_CONTROL;
+	m->seg.qn = DDP_QN_CONTROL;
+	m->seg.msn = c->msn_control;
+	m->word = word;
+}
+
+/* What is done of the peer's requests rides on every header that has a field for it. */
+static void add_ack(const struct qp *q, struct tx_message *m)
+{
+	const struct rdmap_op_info *op = &rdmap_ops[m->seg.opcode];
+
+	m->acks = !op->tagged && !op->invalidate && !op->imm;
+	if (m->acks)
+		m->seg.inv_stag = q->rx.number;
+}
+
 /* What begins at the cursor; its length is the whole message's. */
 static void describe(struct qp *q, const struct tx_cursor *c, struct tx_message *m)
 {
@@ -170,17 +228,24 @@ static void describe(struct qp *q, const struct tx_cursor *c, struct tx_message 
 
 	memset(s, 0, sizeof(*s));
 	m->total = 0;
-	m->imm = false;
+	m->imm = m->acks = false;
 	switch (c->kind) {
 	case TX_REQUEST: describe_request(q, c, m); break;
 	case TX_RESPONSE: describe_response(q, c, m); break;
+	case TX_CONTROL: describe_control(c, m, full_word(q, c)); break;
 	case TX_TERMINATE:
+		if (q->tx.full.refused) {
+			describe_control(c, m, q->tx.full.nak);
+			break;
+		}
 		s->opcode = RDMAP_TERMINATE;
 		s->qn = DDP_QN_TERMINATE;
 		s->msn = 1;
 		break;
 	default: describe_rtr(q, c, s);
 	}
+	if (qp_is_full(q))
+		add_ack(q, m);
 }
 
 /* Fills the ORQ, too. */
@@ -191,7 +256,8 @@ static void put_read_request(struct qp *q, const struct tx_cursor *c, struct tx_
 
 	*o = (struct orq_entry) { .wqe = c->next_wqe,
 				  .rtr = c->kind == TX_RTR,
-				  .msn = c->msn_read };
+				  .msn = c->msn_read,
+				  .number = c->number };
 	if (!o->rtr) {
 		const struct wqe *w = current_wqe(q, c);
 
@@ -226,6 +292,7 @@ static void put_atomic_request(struct qp *q, const struct tx_cursor *c, struct t
 	*qp_orq(q, c->orq_tail) = (struct orq_entry) { .wqe = c->next_wqe,
 						       .atomic = true,
 						       .msn = c->msn_read,
+						       .number = c->number,
 						       .stag = w->sg[0].lkey,
 						       .to = w->sg[0].addr,
 						       .size = sizeof(uint64_t) };
@@ -251,6 +318,7 @@ static void put_fixed(struct qp *q, const struct tx_cursor *c, struct tx_message
 		break;
 	case RDMAP_IMMEDIATE:
 	case RDMAP_IMMEDIATE_SE: put_immediate(q, c, m); break;
+	case RDMAP_CONTROL: control_encode(&m->word, m->fixed); break;
 	case RDMAP_TERMINATE:
 		m->fixed_len = (uint32_t)rdmap_terminate_encode(&q->tx.term, m->fixed);
 		break;
@@ -263,7 +331,7 @@ enum tx_stop qp_sched_next(struct qp *q, struct tx_cursor *c, struct tx_message 
 {
 	enum tx_stop stop = TX_BUILT;
 
-	if (c->kind == TX_NONE || (q->state == QPS_TERMINATE && c->kind != TX_TERMINATE))
+	if (c->kind == TX_NONE || is_cut(q, c))
 		stop = pick(q, c, status);
 	if (stop != TX_BUILT)
 		return stop;
@@ -274,34 +342,58 @@ enum tx_stop qp_sched_next(struct qp *q, struct tx_cursor *c, struct tx_message 
 	return TX_BUILT;
 }
 
-void qp_sched_step(struct tx_cursor *c, const struct tx_message *m, uint32_t n)
+/* Numbers, of the queue that it went to. */
+static void count_message(struct tx_cursor *c, const struct tx_message *m)
 {
-	const struct ddp_segment *s = &m->seg;
-
-	c->off += n;
-	if (!s->last)
+	if (m->acks)
+		c->told = m->seg.inv_stag;
+	if (m->seg.tagged)
 		return;
-	c->off = 0;
-	if (!s->tagged && s->qn == DDP_QN_READ) {
+	switch (m->seg.qn) {
+	case DDP_QN_SEND: c->msn_send++; break;
+	case DDP_QN_READ:
 		c->msn_read++;
 		c->orq_tail++;
-	} else if (!s->tagged && s->qn == DDP_QN_SEND) {
-		c->msn_send++;
-	} else if (!s->tagged && s->qn == DDP_QN_ATOMIC) {
-		c->msn_atomic++;
+		break;
+	case DDP_QN_ATOMIC: c->msn_atomic++; break;
+	case DDP_QN_CONTROL:
+		c->msn_control++;
+		full_said(c, &m->word);
+		break;
+	default: break;
 	}
-	c->imm_owed = m->imm;
-	if (c->kind == TX_REQUEST && !m->imm)
-		c->next_wqe++;
-	else if (c->kind == TX_RESPONSE)
-		c->irq_next++;
-	else if (c->kind == TX_RTR)
+}
+
+/* What it was for is done, as far as sending goes. */
+static void leave_message(struct tx_cursor *c, const struct tx_message *m)
+{
+	switch (c->kind) {
+	case TX_REQUEST:
+		c->number++;
+		c->imm_owed = m->imm;
+		c->next_wqe += !m->imm;
+		break;
+	case TX_RTR:
+		c->number++;
 		c->rtr_owed = false;
-	c->turn = c->kind != TX_RESPONSE;
-	/* Nothing may follow a Terminate. */
-	if (c->kind == TX_TERMINATE)
-		c->over = true;
+		break;
+	case TX_RESPONSE: c->irq_next++; break;
+	case TX_TERMINATE: c->over = true; break; /* nothing may follow it */
+	default: break;
+	}
+	if (c->kind != TX_CONTROL)
+		c->turn = c->kind != TX_RESPONSE;
 	c->kind = TX_NONE;
+}
+
+void qp_sched_step(struct tx_cursor *c, const struct tx_message *m, uint32_t n)
+{
+	c->off += n;
+	if (!m->seg.last)
+		return;
+	c->off = 0;
+	count_message(c, m);
+	leave_message(c, m);
 }
 
 /* ---- gathering ---- */
@@ -384,10 +476,13 @@ void qp_sched_begun(struct qp *q, const struct tx_cursor *at)
 void qp_sched_out(struct qp *q, const struct tx_cursor *at, const struct tx_cursor *after)
 {
 	q->tx.cur = *after;
+	if (after->told == q->rx.wanted)
+		q->tx.full.ack_now = false;
 	if (after->next_wqe != at->next_wqe) {
 		struct wqe *w = wq_at(&q->sq, at->next_wqe);
 
-		if (qp_wqe_is_answered(w))
+		w->number = after->number - 1;
+		if (qp_wqe_is_answered(w) || qp_is_full(q))
 			w->state = WQE_WAITING;
 		else
 			qp_finish(q, at->next_wqe, FLUE_WC_SUCCESS);
@@ -424,26 +519,32 @@ bool qp_sched_run_local(struct qp *q)
 	return true;
 }
 
-void qp_sched_refuse(struct qp *q, enum tx_stop why, uint32_t status, bool torn)
+bool qp_sched_refuse(struct qp *q, enum tx_stop why, uint32_t status, bool torn)
 {
 	uint32_t n = q->tx.cur.next_wqe;
 
 	if (why == TX_BAD_SOURCE) {
 		if (!torn) {
 			qp_fault(q, FAULT_RDMAP_STAG, NULL, 0, 0, NULL);
-			return;
+			return true;
 		}
 	} else if (!torn) {
+		/* In full service those before it end well first. */
+		if (qp_is_full(q) && atomic_load(&q->sq.head) != n) {
+			full_ask(q, q->tx.cur.number);
+			return full_owes(q, &q->tx.cur);
+		}
 		q->tx.cur.kind = TX_NONE;
 		q->tx.cur.off = 0;
 		q->tx.cur.next_wqe = n + 1;
 		qp_fail_request(q, n, status);
-		return;
+		return true;
 	} else {
 		qp_finish(q, n, status);
 	}
 	/* It is half out and its rest is gone: no Terminate can follow any more. */
 	qp_link_starved(q, EFAULT);
+	return true;
 }
 
 uint32_t qp_reads_out(const struct qp *q)

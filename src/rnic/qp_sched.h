@@ -16,6 +16,7 @@
 
 #include <sys/uio.h>
 
+#include "rnic/full.h"
 #include "rnic/qp.h"
 
 /* Why there is no (further) message. */
@@ -33,6 +34,8 @@ struct tx_message {
 	struct ddp_segment seg; /* of what begins at the cursor; `last` is the link's to set */
 	uint32_t total;         /* bytes of payload, all of the message */
 	bool imm;               /* its request has another message, the immediate data */
+	bool acks;              /* full service: its header tells what is done */
+	struct control word;    /* a control message: what it says */
 	uint32_t fixed_len;     /* a header behind the DDP header, part of no payload */
 	uint8_t fixed[RDMAP_TERMINATE_MAX];
 };
@@ -64,8 +67,9 @@ void tx_pieces_put(struct tx_pieces *p, uint32_t keep);
 void qp_sched_begun(struct qp *q, const struct tx_cursor *at);
 /* What was between two cursors is out; completes the message if it was the end of it. */
 void qp_sched_out(struct qp *q, const struct tx_cursor *at, const struct tx_cursor *after);
-/* What is first in line cannot be sent. `torn`: a part of it is out, and its rest will never be. */
-void qp_sched_refuse(struct qp *q, enum tx_stop why, uint32_t status, bool torn);
+/* What is first in line cannot be sent. `torn`: a part of it is out, and its rest will never be. false: nothing more
+ * can be done now. */
+bool qp_sched_refuse(struct qp *q, enum tx_stop why, uint32_t status, bool torn);
 
 /* Does the request that is first in line, if it sends nothing. */
 bool qp_sched_run_local(struct qp *q);
@@ -78,7 +82,8 @@ static inline bool qp_sched_has_work(const struct qp *q)
 	const struct tx_cursor *c = &q->tx.cur;
 
 	return c->next_wqe != atomic_load_explicit(&q->sq.tail, memory_order_acquire) ||
-	       c->irq_next != q->irq_tail || c->rtr_owed || (q->tx.term_owed && !c->over);
+	       c->irq_next != q->irq_tail || c->rtr_owed || (q->tx.term_owed && !c->over) ||
+	       q->tx.full.go_back || full_owes(q, c);
 }
 
 /* Shall our direction end now, as far as the scheduler is concerned? */

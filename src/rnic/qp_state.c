@@ -8,6 +8,7 @@
 #include "base/probe.h"
 #include "base/util.h"
 #include "rnic/cep.h"
+#include "rnic/full.h"
 #include "rnic/link.h"
 #include "rnic/qp.h"
 #include "rnic/qp_priv.h"
@@ -37,6 +38,11 @@ static void be_patient(struct qp *q)
 {
 	if (q->tx.held && q->tx.lenient) {
 		q->tx.held = false;
+	} else if (q->tx.full.close_wanted) {
+		qp_apply(q, QPE_CLOSE_BUSY, FLUE_CLOSE_LOST, ETIMEDOUT);
+		return;
+	} else if (q->tx.full.paused) {
+		full_resume(q);
 	} else if (!q->rx.any && q->tx.nudges) {
 		q->tx.nudges--;
 		q->tx.cur.rtr_owed = true;
@@ -174,7 +180,7 @@ void qp_fault(struct qp *q, uint32_t fault, const uint8_t *ulpdu, size_t have, s
 	 * with the end of the connection. */
 	if (!q->fault)
 		q->fault = fault;
-	if (q->state == QPS_RTS)
+	if (q->state == QPS_RTS && !full_refuse(q, fault, seg))
 		rdmap_terminate_for(&q->tx.term, fault, ulpdu, have, ulpdu_len, seg);
 	qp_apply(q, QPE_FAULT, FLUE_CLOSE_FAULT, fault & 0xffff);
 }
@@ -274,20 +280,24 @@ static void begin(struct qp *q, const struct qp_start *start)
 {
 	const struct mpa_terms *t = start->terms;
 
-	atomic_store(&q->rfc7306, start->rfc7306);
+	atomic_store(&q->service, t->full          ? SERVICE_FULL
+				  : start->rfc7306 ? SERVICE_RFC7306
+						   : SERVICE_STRICT);
 	q->deny_stream = start->deny;
 	if (start->deny) /* an atomic reads and writes */
 		q->deny_stream |= FLUE_REMOTE_ATOMIC;
 	q->deny = q->deny_always | q->deny_stream;
 	memset(&q->tx, 0, sizeof(q->tx));
 	q->tx.cur.msn_send = q->tx.cur.msn_read = q->tx.cur.msn_atomic = 1;
-	q->tx.cur.next_wqe = atomic_load(&q->sq.head);
+	q->tx.cur.msn_control = 1;
+	q->tx.cur.next_wqe = q->tx.full.ack_wqe = atomic_load(&q->sq.head);
 	q->tx.cur.rtr_owed = start->initiator && t->p2p;
 	q->tx.rtr = t->rtr;
 	q->tx.held = !start->initiator;
 	q->tx.lenient = start->lenient;
 	memset(&q->rx, 0, sizeof(q->rx));
 	q->rx.msn_send = q->rx.msn_read = q->rx.msn_term = q->rx.msn_atomic = 1;
+	q->rx.msn_control = 1;
 	q->rx.rtr_send = !start->initiator && t->rtr == MPA_RTR_SEND;
 	q->close_timeout_ms = CLOSE_TIMEOUT_MS;
 	q->reason = q->detail = q->fault = 0;

@@ -36,7 +36,7 @@ struct rnic_request_info {
 	size_t private_len;
 	uint32_t peer_ird, peer_ord;
 	uint32_t revision;
-	bool peer_to_peer;
+	bool peer_to_peer, full;
 };
 
 struct rnic_conn_info {

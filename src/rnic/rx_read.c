@@ -2,6 +2,7 @@
 /* Reads and atomics: requests of the peer that are answered, answers to ours, and which of ours a
  * Terminate blames. */
 #include "base/bytes.h"
+#include "rnic/full.h"
 #include "rnic/rx_priv.h"
 #include "rnic/umem.h"
 
@@ -95,6 +96,8 @@ uint32_t rx_deliver_read_response(struct qp *q, const struct ddp_segment *s, con
 		return WIRE_OK;
 	q->rx.read_got = 0;
 	q->orq_head++;
+	if (qp_is_full(q)) /* it was done, and so was all before it */
+		full_acked(q, o.number + 1);
 	if (o.rtr)
 		return WIRE_OK;
 	w = wq_at(&q->sq, o.wqe);
@@ -199,6 +202,8 @@ uint32_t rx_deliver_atomic_response(struct qp *q, const struct ddp_segment *s,
 	}
 	q->orq_head++;
 	q->rx.msn_atomic++;
+	if (qp_is_full(q))
+		full_acked(q, o.number + 1);
 	qp_finish(q, o.wqe, FLUE_WC_SUCCESS);
 	return WIRE_OK;
 }

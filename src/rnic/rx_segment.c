@@ -3,8 +3,10 @@
 
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/util.h"
 #include "rnic/cep.h"
+#include "rnic/full.h"
 #include "rnic/rx_priv.h"
 #include "rnic/umem.h"
 
@@ -66,6 +68,14 @@ static bool take_receive(struct qp *q)
 	return true;
 }
 
+static uint32_t no_receive(struct qp *q)
+{
+	if (!qp_is_full(q))
+		return FAULT_DDP_NO_BUFFER;
+	full_not_ready(q);
+	return RX_SKIPPED;
+}
+
 static uint32_t check_send(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
 {
 	struct qp_rx *rx = &q->rx;
@@ -79,7 +89,7 @@ static uint32_t check_send(struct qp *q, const struct ddp_segment *s, const uint
 		if (s->mo != 0)
 			return FAULT_DDP_MO;
 		if (!take_receive(q))
-			return FAULT_DDP_NO_BUFFER;
+			return no_receive(q);
 		rx->send_op = s->opcode;
 	} else if (s->opcode != rx->send_op) {
 		return FAULT_RDMAP_OPCODE;
@@ -109,6 +119,10 @@ static uint32_t deliver_send(struct qp *q, const struct ddp_segment *s, const ui
 		return WIRE_OK;
 	if (rdmap_ops[s->opcode].solicited)
 		wc.flags |= FLUE_WC_SOLICITED;
+	if (rdmap_ops[s->opcode].imm) {
+		wc.flags |= FLUE_WC_IMM;
+		put_be32((uint8_t *)&wc.imm, s->inv_stag);
+	}
 	if (rdmap_ops[s->opcode].invalidate) {
 		v = mem_invalidate(&q->rnic->mem, s->inv_stag, q->pd, q->qpn, true);
 		if (v != MEM_OK)
@@ -159,7 +173,7 @@ static uint32_t check_immediate(struct qp *q, const struct ddp_segment *s, const
 		return FAULT_RDMAP_OPCODE;
 	if (s->msn != q->rx.msn_send)
 		return FAULT_DDP_MSN;
-	return take_receive(q) ? WIRE_OK : FAULT_DDP_NO_BUFFER;
+	return take_receive(q) ? WIRE_OK : no_receive(q);
 }
 
 static uint32_t deliver_immediate(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
@@ -253,24 +267,29 @@ struct rx_op {
 			   struct rx_target *t);
 	/* The payload is in place. */
 	uint32_t (*deliver)(struct qp *q, const struct ddp_segment *s, const uint8_t *payload);
-	bool rfc7306; /* only where both programs know it */
+	uint8_t service; /* enum qp_service: at least */
 };
 
 static const struct rx_op rx_ops[RDMAP_NOPS] = {
-	[RDMAP_WRITE] = { check_write, target_write, deliver_write },
-	[RDMAP_READ_REQUEST] = { rx_check_read_request, NULL, rx_deliver_read_request },
+	[RDMAP_WRITE] = { check_write, target_write, deliver_write, SERVICE_STRICT },
+	[RDMAP_READ_REQUEST] = { rx_check_read_request, NULL, rx_deliver_read_request,
+				 SERVICE_STRICT },
 	[RDMAP_READ_RESPONSE] = { rx_check_read_response, rx_target_read_response,
-				  rx_deliver_read_response },
-	[RDMAP_SEND] = { check_send, target_send, deliver_send },
-	[RDMAP_SEND_INV] = { check_send, target_send, deliver_send },
-	[RDMAP_SEND_SE] = { check_send, target_send, deliver_send },
-	[RDMAP_SEND_SE_INV] = { check_send, target_send, deliver_send },
-	[RDMAP_TERMINATE] = { check_terminate, NULL, deliver_terminate },
-	[RDMAP_IMMEDIATE] = { check_immediate, NULL, deliver_immediate, true },
-	[RDMAP_IMMEDIATE_SE] = { check_immediate, NULL, deliver_immediate, true },
-	[RDMAP_ATOMIC_REQUEST] = { rx_check_atomic_request, NULL, rx_deliver_atomic_request, true },
+				  rx_deliver_read_response, SERVICE_STRICT },
+	[RDMAP_SEND] = { check_send, target_send, deliver_send, SERVICE_STRICT },
+	[RDMAP_SEND_INV] = { check_send, target_send, deliver_send, SERVICE_STRICT },
+	[RDMAP_SEND_SE] = { check_send, target_send, deliver_send, SERVICE_STRICT },
+	[RDMAP_SEND_SE_INV] = { check_send, target_send, deliver_send, SERVICE_STRICT },
+	[RDMAP_TERMINATE] = { check_terminate, NULL, deliver_terminate, SERVICE_STRICT },
+	[RDMAP_IMMEDIATE] = { check_immediate, NULL, deliver_immediate, SERVICE_RFC7306 },
+	[RDMAP_IMMEDIATE_SE] = { check_immediate, NULL, deliver_immediate, SERVICE_RFC7306 },
+	[RDMAP_SEND_IMM] = { check_send, target_send, deliver_send, SERVICE_FULL },
+	[RDMAP_SEND_SE_IMM] = { check_send, target_send, deliver_send, SERVICE_FULL },
+	[RDMAP_CONTROL] = { full_check_control, NULL, full_deliver_control, SERVICE_FULL },
+	[RDMAP_ATOMIC_REQUEST] = { rx_check_atomic_request, NULL, rx_deliver_atomic_request,
+				   SERVICE_RFC7306 },
 	[RDMAP_ATOMIC_RESPONSE] = { rx_check_atomic_response, NULL, rx_deliver_atomic_response,
-				    true },
+				    SERVICE_RFC7306 },
 };
 
 bool rx_segment_is_bulk(const uint8_t *ulpdu)
@@ -287,6 +306,13 @@ static void first_segment(struct qp *q)
 		cep_first_fpdu(q->cep);
 }
 
+static bool carries_ack(uint8_t opcode)
+{
+	const struct rdmap_op_info *op = &rdmap_ops[opcode];
+
+	return !op->tagged && !op->invalidate && !op->imm;
+}
+
 uint32_t rx_segment_accept(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
 {
 	const struct rx_op *op = &rx_ops[s->opcode];
@@ -296,8 +322,12 @@ uint32_t rx_segment_accept(struct qp *q, const struct ddp_segment *s, const uint
 		qp_apply(q, QPE_RX_DATA, FLUE_CLOSE_BAD, 0);
 		return RX_DROPPED;
 	}
-	fault = op->check && (!op->rfc7306 || q->rfc7306) ? op->check(q, s, payload)
-							  : FAULT_RDMAP_OPCODE;
+	if (full_skips(q, s))
+		return RX_SKIPPED;
+	fault = op->check && op->service <= q->service ? op->check(q, s, payload)
+						       : FAULT_RDMAP_OPCODE;
+	if (!fault && qp_is_full(q) && carries_ack(s->opcode))
+		fault = full_acked(q, s->inv_stag);
 	/* A Terminate says that the peer is not ready to receive, and never will be. */
 	if (!fault && !q->rx.any && s->opcode != RDMAP_TERMINATE)
 		first_segment(q);
@@ -343,7 +373,11 @@ uint32_t rx_segment_deliver(struct qp *q, const struct ddp_segment *s, const uin
 {
 	uint32_t fault = rx_ops[s->opcode].deliver(q, s, payload);
 
+	if (!rdmap_ops[s->opcode].request)
+		return fault;
 	q->rx.after_write = s->opcode == RDMAP_WRITE;
+	if (!fault && s->last && qp_is_full(q))
+		full_done(q, s);
 	return fault;
 }
 
@@ -354,7 +388,7 @@ void rx_message(struct qp *q, const struct ddp_segment *s, const uint8_t *payloa
 	uint32_t fault = rx_segment_accept(q, s, payload);
 	size_t hdr, have;
 
-	if (fault == RX_DROPPED || (!fault && !rx_segment_listens(q)))
+	if (fault == RX_DROPPED || fault == RX_SKIPPED || (!fault && !rx_segment_listens(q)))
 		return;
 	if (!fault)
 		fault = rx_segment_place(q, s, payload);

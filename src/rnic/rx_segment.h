@@ -32,6 +32,8 @@ bool rx_segment_is_bulk(const uint8_t *ulpdu);
 
 /* Not a fault: the segment came when none should, and the connection ends for that. */
 #define RX_DROPPED UINT32_MAX
+/* Nor is this: full service drops it, and it will come again. */
+#define RX_SKIPPED (UINT32_MAX - 1)
 
 /* Order and consistency. May take a receive from the queue. Behind it rx_segment_listens() and the
  * link's `open` must be looked at. */

@@ -34,6 +34,7 @@ struct wqe {
 	uint32_t rkey;
 	uint64_t remote_addr;
 	uint32_t imm;
+	uint32_t number; /* full service: of its last message, once that is out */
 	union {
 		struct flue_reg reg;
 		struct flue_atomic atomic;

@@ -16,13 +16,14 @@
 #define DDP_DV_MASK   0x03
 #define RDMAP_RV(o)   ((o) >> 6)
 #define RDMAP_OP(o)   ((o)&0x0f)
-#define CTRL_LEN      2 /* the DDP and the RDMAP control octet */
+#define RDMAP_ACK     0x20 /* a reserved bit; full service only */
+#define CTRL_LEN      2    /* the DDP and the RDMAP control octet */
 #define TERMINATE_MIN 4
 
 size_t ddp_encode(const struct ddp_params *p, const struct ddp_segment *s, uint8_t *buf)
 {
 	buf[0] = (uint8_t)((s->tagged ? DDP_T : 0) | (s->last ? DDP_L : 0) | (p->dv & DDP_DV_MASK));
-	buf[1] = (uint8_t)(p->rv << 6 | RDMAP_OP(s->opcode));
+	buf[1] = (uint8_t)(p->rv << 6 | (p->full && s->ack ? RDMAP_ACK : 0) | RDMAP_OP(s->opcode));
 	if (s->tagged) {
 		put_be32(buf + 2, s->stag);
 		put_be64(buf + 6, s->to);
@@ -61,11 +62,11 @@ static bool read_header(struct ddp_segment *s, const uint8_t *buf, size_t ulpdu_
 }
 
 /* What RDMAP adds: the rules that the opcode brings along. */
-static uint32_t check_message(const struct ddp_segment *s)
+static uint32_t check_message(const struct ddp_params *p, const struct ddp_segment *s)
 {
 	const struct rdmap_op_info *op = &rdmap_ops[s->opcode];
 
-	if (!op->name || op->tagged != s->tagged)
+	if (!op->name || op->tagged != s->tagged || (op->full && !p->full))
 		return FAULT_RDMAP_OPCODE;
 	if (s->tagged)
 		return WIRE_OK;
@@ -102,5 +103,6 @@ uint32_t ddp_decode(const struct ddp_params *p, const uint8_t *buf, size_t have,
 		return FAULT_DDP_CATASTROPHIC;
 	if (RDMAP_RV(buf[1]) != p->rv)
 		return FAULT_RDMAP_VERSION;
-	return check_message(s);
+	s->ack = p->full && buf[1] & RDMAP_ACK;
+	return check_message(p, s);
 }

@@ -22,17 +22,27 @@
 struct ddp_params {
 	uint8_t dv; /* DDP version, 2 bits */
 	uint8_t rv; /* RDMAP version, 2 bits */
+	bool full;  /* messages and bits of full service are known */
 };
 
-enum ddp_queue { DDP_QN_SEND = 0, DDP_QN_READ = 1, DDP_QN_TERMINATE = 2, DDP_QN_ATOMIC = 3 };
+enum ddp_queue {
+	DDP_QN_SEND = 0,
+	DDP_QN_READ = 1,
+	DDP_QN_TERMINATE = 2,
+	DDP_QN_ATOMIC = 3,
+	DDP_QN_CONTROL = 4
+};
 
 struct ddp_segment {
 	uint8_t opcode; /* enum rdmap_op */
 	bool tagged;
 	bool last;
-	uint32_t stag;        /* tagged */
-	uint64_t to;          /* tagged */
-	uint32_t inv_stag;    /* untagged; meaningful for the invalidating Sends only */
+	uint32_t stag; /* tagged */
+	uint64_t to;   /* tagged */
+	/* Untagged: the key to invalidate, or immediate data, where the opcode has such; else in full
+	 * service how many messages of the peer were done. */
+	uint32_t inv_stag;
+	bool ack;             /* full service: tell us when all up to this message is done */
 	uint32_t qn, msn, mo; /* untagged */
 	/* decode only: */
 	uint8_t hdr_len;

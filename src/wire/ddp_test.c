@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "wire/ddp.h"
+#include "wire/control.h"
 #include "wire/rdmap.h"
 
 static const struct ddp_params ietf = { .dv = 1, .rv = 1 };
@@ -201,11 +202,39 @@ static void ddp_refuses_opcode_when_unassigned(void **st)
 	for (uint8_t op = 12; op < RDMAP_NOPS; op++) {
 		struct ddp_segment s = { .opcode = op, .last = true }, out;
 
-		assert_null(rdmap_ops[op].name);
+		assert_true(!rdmap_ops[op].name || rdmap_ops[op].full);
 		assert_int_equal(through(&ietf, &s, 8, &out), FAULT_RDMAP_OPCODE);
 		s.tagged = true;
 		assert_int_equal(through(&ietf, &s, 8, &out), FAULT_RDMAP_OPCODE);
 	}
+}
+
+static void ddp_knows_messages_of_full_service_only_there(void **st)
+{
+	static const struct ddp_params full = { .dv = 1, .rv = 1, .full = true };
+	struct ddp_segment s = { .opcode = RDMAP_SEND_IMM, .last = true, .inv_stag = 7 }, out;
+	uint8_t buf[DDP_HDR_MAX];
+
+	assert_int_equal(through(&full, &s, 100, &out), WIRE_OK);
+	assert_int_equal(out.inv_stag, 7);
+	assert_false(out.ack);
+	s = (struct ddp_segment) { .opcode = RDMAP_CONTROL, .last = true, .qn = DDP_QN_CONTROL };
+	assert_int_equal(through(&full, &s, CONTROL_LEN, &out), WIRE_OK);
+	assert_int_equal(through(&full, &s, CONTROL_LEN + 1, &out), FAULT_DDP_CATASTROPHIC);
+	s.qn = DDP_QN_ATOMIC;
+	assert_int_equal(through(&full, &s, CONTROL_LEN, &out), FAULT_DDP_QN);
+	s = (struct ddp_segment) { .opcode = 14, .last = true };
+	assert_int_equal(through(&full, &s, 8, &out), FAULT_RDMAP_OPCODE);
+	/* A reserved bit to everybody else, who neither sets it nor looks at it. */
+	s = (struct ddp_segment) { .opcode = RDMAP_SEND, .last = true, .ack = true };
+	ddp_encode(&full, &s, buf);
+	assert_int_equal(buf[1], 0x63);
+	assert_int_equal(decode(&full, buf, sizeof(buf), &out), WIRE_OK);
+	assert_true(out.ack);
+	assert_int_equal(decode(&ietf, buf, sizeof(buf), &out), WIRE_OK);
+	assert_false(out.ack);
+	ddp_encode(&ietf, &s, buf);
+	assert_int_equal(buf[1], 0x43);
 }
 
 static void ddp_refuses_opcode_when_t_bit_is_wrong(void **st)
@@ -311,6 +340,7 @@ int main(void)
 		cmocka_unit_test(ddp_refuses_other_versions),
 		cmocka_unit_test(ddp_ignores_reserved_bits),
 		cmocka_unit_test(ddp_refuses_opcode_when_unassigned),
+		cmocka_unit_test(ddp_knows_messages_of_full_service_only_there),
 		cmocka_unit_test(ddp_refuses_opcode_when_t_bit_is_wrong),
 		cmocka_unit_test(ddp_refuses_queue_that_is_not_the_opcodes),
 		cmocka_unit_test(ddp_refuses_segment_when_shorter_than_its_header),

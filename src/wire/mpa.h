@@ -39,6 +39,20 @@
 #define MPA_FLAG_OWN_OFFER 0x01
 #define MPA_FLAG_OWN_TAKEN 0x02
 
+/*
+ * Full service (docs/design/wire.md) begins with the same frames, under a revision of its own, so that
+ * everybody else refuses it by itself. Behind the enhanced word stands who is at both ends.
+ */
+#define MPA_REV_FULL     0xf1
+#define MPA_IDENTITY_LEN 20
+#define MPA_FULL_VERSION 1
+
+struct mpa_identity {
+	uint8_t version;
+	uint32_t qpn, peer_qpn; /* peer_qpn 0: whom the listener chooses */
+	uint32_t psn;
+};
+
 enum mpa_rtr { MPA_RTR_NONE = 0, MPA_RTR_SEND = 1, MPA_RTR_WRITE = 2, MPA_RTR_READ = 4 };
 
 struct mpa_frame {
@@ -48,7 +62,8 @@ struct mpa_frame {
 	bool p2p;    /* A: the initiator sends an RTR first */
 	uint8_t rtr; /* mask of enum mpa_rtr */
 	uint16_t ird, ord;
-	const uint8_t *data; /* ULP private data, without the enhanced word */
+	struct mpa_identity identity; /* with MPA_REV_FULL */
+	const uint8_t *data; /* ULP private data, without the enhanced word and the identity */
 	uint16_t data_len;
 };
 
@@ -64,7 +79,8 @@ int mpa_frame_encode(const struct mpa_frame *f, uint8_t *buf, size_t cap);
  *   > 0      octets used; *f points into buf,
  *   -EAGAIN  more octets are needed (everything so far is a legal beginning),
  *   -EPROTO  not a frame: wrong key for the role (`reply` says which is expected), private
- *            data too long, R set in a request, S set but too short for the enhanced word.
+ *            data too long, R set in a request, S set but too short for the enhanced word or the
+ *            identity of full service, or none there.
  * Never looks at octets behind the frame. A wrong key is seen as early as its first octet.
  * Unknown revisions and reserved bits are not errors here; that is policy.
  */
@@ -82,6 +98,8 @@ struct mpa_policy {
 	uint16_t ird, ord; /* what we want; capped by the caller to its limits */
 	uint16_t ird_max;  /* responder: may raise ird up to here to satisfy the peer */
 	bool no_reads;     /* ird is 0 and stays so, whatever the peer wants */
+	bool full;         /* full service and nothing else */
+	struct mpa_identity identity;
 };
 
 /* What both sides agreed on, seen from here. */
@@ -91,7 +109,7 @@ struct mpa_terms {
 	bool tx_markers, rx_markers;
 	bool p2p;
 	enum mpa_rtr rtr; /* the one kind the initiator must send first; NONE without p2p */
-	bool own_peer;
+	bool own_peer, full;
 	uint16_t ird, ord;
 	uint16_t peer_ird, peer_ord; /* as the peer said them; UNSPECIFIED without rev 2 */
 };
@@ -119,6 +137,7 @@ void mpa_make_reject(struct mpa_frame *rep);
  * Initiator: judge a reply to our request. Returns
  *   0              terms filled,
  *   -ECONNREFUSED  R was set,
+ *   -EPROTONOSUPPORT  full service was asked for, and the peer speaks something else,
  *   -EPROTO        reply does not fit the request (form, revision),
  *   -EOPNOTSUPP    peer wants markers and markers_ok is false,
  *   -ENOBUFS       our IRD cannot hold the peer's ORD: Terminate FAULT_MPA_IRD is owed (terms

@@ -25,6 +25,14 @@
 #define WORD_D     0x00004000u /* RTR: Read */
 #define DEPTH_MASK 0x3fffu
 
+/* The identity behind it, in full service. */
+#define MAGIC_LEN    4
+#define OFF_VERSION  4
+#define OFF_QPN      8
+#define OFF_PEER_QPN 12
+#define OFF_PSN      16
+static const char magic[MAGIC_LEN + 1] = "Flue";
+
 static const char request_key[KEY_LEN + 1] = "MPA ID Req Frame";
 static const char reply_key[KEY_LEN + 1] = "MPA ID Rep Frame";
 
@@ -55,10 +63,36 @@ static void read_word(struct mpa_frame *f, uint32_t word)
 			   (word & WORD_D ? MPA_RTR_READ : 0));
 }
 
+/* Octets of private data before those of the program. */
+static size_t own_len(uint8_t flags, uint8_t rev)
+{
+	if (!(flags & MPA_FLAG_ENHANCED))
+		return 0;
+	return MPA_ENHANCED_LEN + (rev == MPA_REV_FULL ? MPA_IDENTITY_LEN : 0);
+}
+
+static void put_identity(const struct mpa_identity *i, uint8_t buf[MPA_IDENTITY_LEN])
+{
+	memset(buf, 0, MPA_IDENTITY_LEN);
+	memcpy(buf, magic, MAGIC_LEN);
+	buf[OFF_VERSION] = i->version;
+	put_be32(buf + OFF_QPN, i->qpn);
+	put_be32(buf + OFF_PEER_QPN, i->peer_qpn);
+	put_be32(buf + OFF_PSN, i->psn);
+}
+
+static void read_identity(struct mpa_identity *i, const uint8_t buf[MPA_IDENTITY_LEN])
+{
+	i->version = buf[OFF_VERSION];
+	i->qpn = get_be32(buf + OFF_QPN);
+	i->peer_qpn = get_be32(buf + OFF_PEER_QPN);
+	i->psn = get_be32(buf + OFF_PSN);
+}
+
 int mpa_frame_encode(const struct mpa_frame *f, uint8_t *buf, size_t cap)
 {
 	bool enhanced = f->flags & MPA_FLAG_ENHANCED;
-	size_t pd_len = f->data_len + (enhanced ? MPA_ENHANCED_LEN : 0u);
+	size_t pd_len = f->data_len + own_len(f->flags, f->rev);
 	uint8_t *pos = buf + MPA_FRAME_LEN;
 
 	if (enhanced && (f->rev < 2 || f->ird > DEPTH_MASK || f->ord > DEPTH_MASK))
@@ -71,7 +105,9 @@ int mpa_frame_encode(const struct mpa_frame *f, uint8_t *buf, size_t cap)
 	put_be16(buf + OFF_PDLEN, (uint16_t)pd_len);
 	if (enhanced) {
 		put_be32(pos, make_word(f));
-		pos += MPA_ENHANCED_LEN;
+		if (f->rev == MPA_REV_FULL)
+			put_identity(&f->identity, pos + MPA_ENHANCED_LEN);
+		pos += own_len(f->flags, f->rev);
 	}
 	if (f->data_len)
 		memcpy(pos, f->data, f->data_len);
@@ -99,7 +135,8 @@ static bool is_plausible(const uint8_t *buf, size_t len, bool reply)
 	if (len < MPA_FRAME_LEN)
 		return true;
 	pd_len = get_be16(buf + OFF_PDLEN);
-	pd_min = is_enhanced(buf[OFF_FLAGS], buf[OFF_REV]) ? MPA_ENHANCED_LEN : 0;
+	pd_min = is_enhanced(buf[OFF_FLAGS], buf[OFF_REV]) ? own_len(buf[OFF_FLAGS], buf[OFF_REV])
+							   : 0;
 	return pd_len >= pd_min && pd_len <= MPA_PD_MAX;
 }
 
@@ -121,9 +158,16 @@ int mpa_frame_decode(struct mpa_frame *f, const uint8_t *buf, size_t len, bool r
 	f->data = buf + MPA_FRAME_LEN;
 	f->data_len = (uint16_t)pd_len;
 	if (is_enhanced(f->flags, f->rev)) {
+		size_t own = own_len(f->flags, f->rev);
+
 		read_word(f, get_be32(f->data));
-		f->data += MPA_ENHANCED_LEN;
-		f->data_len -= MPA_ENHANCED_LEN;
+		if (own > MPA_ENHANCED_LEN) {
+			if (memcmp(f->data + MPA_ENHANCED_LEN, magic, MAGIC_LEN) != 0)
+				return -EPROTO;
+			read_identity(&f->identity, f->data + MPA_ENHANCED_LEN);
+		}
+		f->data += own;
+		f->data_len = (uint16_t)(f->data_len - own);
 	} else {
 		f->flags &= (uint8_t)~MPA_FLAG_ENHANCED;
 	}

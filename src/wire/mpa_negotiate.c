@@ -57,7 +57,8 @@ void mpa_make_request(const struct mpa_policy *p, const void *data, size_t len,
 	bool rdmac = p->rev == REV_RDMAC;
 
 	memset(req, 0, sizeof(*req));
-	req->rev = p->rev;
+	req->rev = p->full ? MPA_REV_FULL : p->rev;
+	req->identity = p->identity;
 	req->data = data;
 	/* What does not fit the field does not fit a frame either; encoding will say so. */
 	req->data_len = (uint16_t)(len > UINT16_MAX ? UINT16_MAX : len);
@@ -67,7 +68,7 @@ void mpa_make_request(const struct mpa_policy *p, const void *data, size_t len,
 		req->flags |= MPA_FLAG_CRC;
 	if (p->own_peer && !rdmac)
 		req->flags |= MPA_FLAG_OWN_OFFER;
-	if (p->rev < REV_ENHANCED)
+	if (req->rev < REV_ENHANCED)
 		return;
 	req->flags |= MPA_FLAG_ENHANCED;
 	req->ird = p->ird;
@@ -76,8 +77,13 @@ void mpa_make_request(const struct mpa_policy *p, const void *data, size_t len,
 	req->rtr = p->p2p ? p->rtr : 0;
 }
 
-static bool knows_revision(const struct mpa_policy *p, uint8_t rev)
+static bool knows_revision(const struct mpa_policy *p, const struct mpa_frame *req)
 {
+	uint8_t rev = req->rev;
+
+	if (p->full)
+		return rev == MPA_REV_FULL && req->flags & MPA_FLAG_ENHANCED &&
+		       req->identity.version == MPA_FULL_VERSION;
 	if (p->rev == REV_RDMAC || rev == REV_RDMAC)
 		return p->rev == rev;
 	return rev <= p->rev;
@@ -138,12 +144,14 @@ int mpa_answer_request(const struct mpa_policy *p, const struct mpa_frame *req,
 	memset(t, 0, sizeof(*t));
 	rep->reply = true;
 	t->peer_ird = t->peer_ord = MPA_DEPTH_UNSPECIFIED;
-	if (!knows_revision(p, req->rev)) {
+	if (!knows_revision(p, req)) {
 		rep->rev = t->rev = p->rev;
 		rep->flags = MPA_FLAG_REJECT;
 		return -EPROTONOSUPPORT;
 	}
 	rep->rev = t->rev = req->rev;
+	rep->identity = p->identity;
+	t->full = p->full;
 	t->ird = p->ird;
 	t->ord = p->ord;
 	answer_flags(p, req, rep, t);
@@ -224,11 +232,14 @@ int mpa_take_reply(const struct mpa_policy *p, const struct mpa_frame *req,
 	/* These go up to the ULP with a rejection, too. */
 	t->peer_ird = enhanced ? rep->ird : MPA_DEPTH_UNSPECIFIED;
 	t->peer_ord = enhanced ? rep->ord : MPA_DEPTH_UNSPECIFIED;
+	if (p->full && (rep->rev != MPA_REV_FULL || rep->identity.version != MPA_FULL_VERSION))
+		return -EPROTONOSUPPORT;
 	/* A peer of another revision refuses in its own form. */
 	if (rep->flags & MPA_FLAG_REJECT)
 		return -ECONNREFUSED;
 	if (!reply_fits(p, req, rep))
 		return -EPROTO;
+	t->full = p->full;
 	take_flags(req, rep, t);
 	if (enhanced) {
 		enough = raise_ird(p, rep->ord, &t->ird);

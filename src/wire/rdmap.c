@@ -2,31 +2,41 @@
 #include "wire/rdmap.h"
 
 #include "base/bytes.h"
+#include "wire/control.h"
 
 /* clang-format off */
 const struct rdmap_op_info rdmap_ops[RDMAP_NOPS] = {
-	[RDMAP_WRITE] = { .name = "Write", .tagged = true },
+	[RDMAP_WRITE] = { .name = "Write", .tagged = true, .request = true },
 	[RDMAP_READ_REQUEST] = { .name = "Read Request", .qn = DDP_QN_READ, .one_segment = true,
-				 .fixed_len = RDMAP_READ_REQUEST_LEN },
+				 .fixed_len = RDMAP_READ_REQUEST_LEN, .request = true },
 	[RDMAP_READ_RESPONSE] = { .name = "Read Response", .tagged = true },
-	[RDMAP_SEND] = { .name = "Send", .qn = DDP_QN_SEND },
+	[RDMAP_SEND] = { .name = "Send", .qn = DDP_QN_SEND, .request = true },
 	[RDMAP_SEND_INV] = { .name = "Send with Invalidate", .qn = DDP_QN_SEND,
-			     .invalidate = true },
+			     .invalidate = true, .request = true },
 	[RDMAP_SEND_SE] = { .name = "Send with Solicited Event", .qn = DDP_QN_SEND,
-			    .solicited = true },
+			    .solicited = true, .request = true },
 	[RDMAP_SEND_SE_INV] = { .name = "Send with Solicited Event and Invalidate",
-				.qn = DDP_QN_SEND, .solicited = true, .invalidate = true },
+				.qn = DDP_QN_SEND, .solicited = true, .invalidate = true,
+				.request = true },
 	[RDMAP_TERMINATE] = { .name = "Terminate", .qn = DDP_QN_TERMINATE, .one_segment = true },
 	[RDMAP_IMMEDIATE] = { .name = "Immediate Data", .qn = DDP_QN_SEND, .one_segment = true,
-			      .fixed_len = RDMAP_IMMEDIATE_LEN },
+			      .fixed_len = RDMAP_IMMEDIATE_LEN, .request = true },
 	[RDMAP_IMMEDIATE_SE] = { .name = "Immediate Data with Solicited Event",
 				 .qn = DDP_QN_SEND, .one_segment = true, .solicited = true,
-				 .fixed_len = RDMAP_IMMEDIATE_LEN },
+				 .fixed_len = RDMAP_IMMEDIATE_LEN, .request = true },
 	[RDMAP_ATOMIC_REQUEST] = { .name = "Atomic Request", .qn = DDP_QN_READ,
-				   .one_segment = true, .fixed_len = RDMAP_ATOMIC_REQUEST_LEN },
+				   .one_segment = true, .fixed_len = RDMAP_ATOMIC_REQUEST_LEN,
+				   .request = true },
 	[RDMAP_ATOMIC_RESPONSE] = { .name = "Atomic Response", .qn = DDP_QN_ATOMIC,
 				    .one_segment = true,
 				    .fixed_len = RDMAP_ATOMIC_RESPONSE_LEN },
+	[RDMAP_SEND_IMM] = { .name = "Send with Immediate Data", .qn = DDP_QN_SEND, .imm = true,
+			     .full = true, .request = true },
+	[RDMAP_SEND_SE_IMM] = { .name = "Send with Solicited Event and Immediate Data",
+				.qn = DDP_QN_SEND, .solicited = true, .imm = true,
+				.full = true, .request = true },
+	[RDMAP_CONTROL] = { .name = "Control", .qn = DDP_QN_CONTROL, .one_segment = true,
+			    .fixed_len = CONTROL_LEN, .full = true },
 };
 /* clang-format on */
 

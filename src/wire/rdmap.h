@@ -26,9 +26,11 @@ enum rdmap_op {
 	RDMAP_IMMEDIATE_SE = 9,
 	RDMAP_ATOMIC_REQUEST = 10,
 	RDMAP_ATOMIC_RESPONSE = 11,
-	/* 12..14 unassigned; 15 is RFC 6580's experimental value, reserved here for own-peer
-	 * messages (docs/design/wire.md) and never sent to anyone else. */
-	RDMAP_EXPERIMENTAL = 15,
+	/* 12..14 are unassigned, 15 is RFC 6580's experimental value. Full service, which is spoken by two
+	 * Flue ends only, has messages of its own there (docs/design/wire.md). */
+	RDMAP_SEND_IMM = 12,
+	RDMAP_SEND_SE_IMM = 13,
+	RDMAP_CONTROL = 15,
 	RDMAP_NOPS = 16,
 };
 
@@ -40,6 +42,9 @@ struct rdmap_op_info {
 	uint8_t fixed_len; /* 0: any payload; else the exact payload length (one segment) */
 	bool one_segment;  /* L must be set and MO must be 0 */
 	bool solicited, invalidate;
+	bool imm;     /* the field of the key to invalidate has immediate data */
+	bool full;    /* in full service only */
+	bool request; /* has a number in full service, see control.h */
 };
 extern const struct rdmap_op_info rdmap_ops[RDMAP_NOPS];
 

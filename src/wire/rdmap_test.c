@@ -11,15 +11,29 @@
 
 static void rdmap_knows_the_facts_of_each_opcode(void **st)
 {
-	/* RFC 5040 figure 3, RFC 7306 figure 2; letters: Tagged, One segment, Solicited, Inv. */
+	/* RFC 5040 figure 3, RFC 7306 figure 2; letters: Tagged, One segment, Solicited, Inv,
+	 * iMmediate in its field, Full service. */
 	static const struct {
 		const char *facts;
 		uint8_t qn, fixed_len;
 	} want[RDMAP_NOPS] = {
-		{ "T", 0, 0 },  { "O", 1, 28 }, { "T", 0, 0 },  { "", 0, 0 },
-		{ "I", 0, 0 },  { "S", 0, 0 },  { "SI", 0, 0 }, { "O", 2, 0 },
-		{ "O", 0, 8 },  { "OS", 0, 8 }, { "O", 1, 52 }, { "O", 3, 12 },
-		{ NULL, 0, 0 }, { NULL, 0, 0 }, { NULL, 0, 0 }, { NULL, 0, 0 },
+		{ "T", 0, 0 },
+		{ "O", 1, 28 },
+		{ "T", 0, 0 },
+		{ "", 0, 0 },
+		{ "I", 0, 0 },
+		{ "S", 0, 0 },
+		{ "SI", 0, 0 },
+		{ "O", 2, 0 },
+		{ "O", 0, 8 },
+		{ "OS", 0, 8 },
+		{ "O", 1, 52 },
+		{ "O", 3, 12 },
+		/* ours, of full service */
+		{ "MF", 0, 0 },
+		{ "SMF", 0, 0 },
+		{ NULL, 0, 0 },
+		{ "OF", 4, 8 },
 	};
 
 	for (int i = 0; i < RDMAP_NOPS; i++) {
@@ -34,6 +48,8 @@ static void rdmap_knows_the_facts_of_each_opcode(void **st)
 		assert_int_equal(op->one_segment, !!strchr(want[i].facts, 'O'));
 		assert_int_equal(op->solicited, !!strchr(want[i].facts, 'S'));
 		assert_int_equal(op->invalidate, !!strchr(want[i].facts, 'I'));
+		assert_int_equal(op->imm, !!strchr(want[i].facts, 'M'));
+		assert_int_equal(op->full, !!strchr(want[i].facts, 'F'));
 		assert_int_equal(op->qn, want[i].qn);
 		assert_int_equal(op->fixed_len, want[i].fixed_len);
 	}

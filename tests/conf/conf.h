@@ -2,6 +2,7 @@
 /*
  * What the programs of the conformance suite share. Each takes the variant as its argument:
  *   soft          the software RNIC
+ *   full          the same, with connections of full service
  *   faulty        the fault-injecting double before it, without a plan
  *   faulty-late   ... with every control slot answering later, from another thread
  */
@@ -48,6 +49,13 @@
 #ifndef CONF_TSAN
 #define CONF_TSAN 0
 #endif
+
+/* What full service does otherwise: tests/conf/full.c has its part. */
+#define STRICT_ONLY()           \
+	do {                    \
+		if (pair_full)  \
+			skip(); \
+	} while (0)
 
 /* Reads the arguments. The provider under test is then pair_provider. */
 void conf_init(int argc, char **argv);

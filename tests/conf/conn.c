@@ -61,19 +61,21 @@ static void ipv6_works_as_well(void **state)
 
 static void private_data_of_every_length_is_exchanged(void **state)
 {
-	static const size_t lengths[] = { 1, 3, 4, 5, 255, 507, 508 };
+	static const size_t all[2][7] = { { 1, 3, 4, 5, 255, 507, 508 },
+					  { 1, 3, 4, 5, 255, 487, 488 } };
+	const size_t *lengths = all[pair_full];
 	static uint8_t request[512], reply[512];
 
 	pair_fill(request, 512, 1);
 	pair_fill(reply, 512, 2);
-	for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+	for (size_t i = 0; i < 7; i++) {
 		struct pair_options o = PAIR_DEFAULTS;
 		struct pair *p;
 
 		o.private_data[0] = request;
 		o.private_data[1] = reply;
 		o.private_len[0] = lengths[i];
-		o.private_len[1] = lengths[sizeof(lengths) / sizeof(lengths[0]) - 1 - i];
+		o.private_len[1] = lengths[6 - i];
 		p = conf_pair(&o);
 		assert_int_equal(p->b.qp->private_len, o.private_len[0]);
 		assert_memory_equal(p->b.qp->private_data, request, o.private_len[0]);
@@ -90,6 +92,7 @@ static void revision_1_carries_512_octets_of_private_data(void **state)
 	struct pair_options o = PAIR_DEFAULTS;
 	struct pair *p;
 
+	STRICT_ONLY();
 	pair_fill(data, 512, 3);
 	o.conn_flags[0] = FLUE_CONN_REV1;
 	o.private_data[0] = o.private_data[1] = data;
@@ -175,7 +178,8 @@ static void request_shows_what_the_initiator_said(void **state)
 	assert_ok(p->a.qp->ops->connect(p->a.qp, &attr));
 	assert_true(pair_event(&p->b, FLUE_EVENT_REQUEST, p->listener, NULL, 5000));
 	req = next_request(p);
-	assert_int_equal(req->revision, 2);
+	assert_int_equal(req->revision, pair_full ? 0xf1 : 2);
+	assert_true(req->full == pair_full);
 	assert_true(req->peer_to_peer);
 	assert_int_equal(req->peer_ird, 5);
 	assert_int_equal(req->peer_ord, 6);
@@ -229,7 +233,8 @@ static void rejection_carries_private_data(void **state)
 	struct pair *p = *state;
 	struct asker asker = { .p = p };
 	struct flue_conn_request *req;
-	size_t most = p->b.adapter->caps->max_private_reject;
+	const struct flue_caps *caps = p->b.adapter->caps;
+	size_t most = pair_full ? caps->max_private_full : caps->max_private_reject;
 	pthread_t thread;
 
 	pair_fill(data, sizeof(data), 5);
@@ -237,7 +242,7 @@ static void rejection_carries_private_data(void **state)
 	assert_int_equal(pthread_create(&thread, NULL, ask_main, &asker), 0);
 	req = next_request(p);
 	assert_int_equal(req->max_reject, most);
-	assert_int_equal(req->max_reply, p->b.adapter->caps->max_private_reply);
+	assert_int_equal(req->max_reply, pair_full ? most : caps->max_private_reply);
 	assert_ok(req->ops->reject(req, data, most));
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	assert_false(asker.ok);
@@ -423,6 +428,7 @@ static struct flue_listener *listen_with(struct pair *p, const struct flue_liste
 	at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	attr.local = (struct sockaddr *)&at;
 	attr.local_len = sizeof(at);
+	attr.flags = pair_full ? FLUE_LISTEN_FULL : 0;
 	return p->b.adapter->ops->listen(p->b.adapter, &attr);
 }
 

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 const char *pair_provider = "soft";
+bool pair_full;
 
 uint64_t pair_now_ms(void)
 {
@@ -115,6 +116,7 @@ static bool make_listener(struct pair *p)
 	in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	attr.local = p->options.ipv6 ? (struct sockaddr *)&in6 : (struct sockaddr *)&in;
 	attr.local_len = p->options.ipv6 ? sizeof(in6) : sizeof(in);
+	attr.flags = pair_full ? FLUE_LISTEN_FULL : 0;
 	p->listener = p->b.adapter->ops->listen(p->b.adapter, &attr);
 	return p->listener;
 }
@@ -183,7 +185,7 @@ struct flue_conn_attr pair_conn_attr(const struct pair *p, uint32_t flags)
 	attr.remote = (const struct sockaddr *)&p->listener->local;
 	attr.remote_len = p->options.ipv6 ? sizeof(struct sockaddr_in6)
 					  : sizeof(struct sockaddr_in);
-	attr.flags = flags;
+	attr.flags = flags | (pair_full ? FLUE_CONN_FULL : 0);
 	return attr;
 }
 

@@ -74,6 +74,9 @@ struct pair {
 /* The provider for options that name none; "soft" unless a program changes it. */
 extern const char *pair_provider;
 
+/* Connections are of full service; false unless a program changes it. */
+extern bool pair_full;
+
 /* Everything, connected. On failure nothing is left behind. */
 bool pair_open(struct pair *p, const struct pair_options *o);
 /* Everything but the connection: two Idle QPs and a listener. */

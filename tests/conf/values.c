@@ -98,6 +98,8 @@ static void rights_of_a_queue_pair_outlive_its_connection(void **state)
 		assert_ok(pair_read(&p->a, 0, 8, &p->b, 0, 1, FLUE_SIGNALED));
 		assert_true(pair_expect(p->a.send_cq, 1, FLUE_WC_SUCCESS));
 		assert_ok(pair_write(&p->a, 0, 8, &p->b, 0, 2, 0));
+		if (pair_full) /* what fails is told of, signaled or not */
+			assert_true(pair_expect(p->a.send_cq, 2, FLUE_WC_REMOTE_ACCESS));
 		conf_expect_end(p, FLUE_CLOSE_TERMINATED, FLUE_CLOSE_FAULT);
 		assert_true(pair_wait_state(p->a.qp, FLUE_QP_ERROR, 5000));
 		assert_true(pair_wait_state(p->b.qp, FLUE_QP_ERROR, 5000));

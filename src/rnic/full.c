@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: MIT */
+#include "rnic/full.h"
+
+#include <errno.h>
+
+#include "base/util.h"
+#include "rnic/link.h"
+#include "rnic/qp_priv.h"
+#include "wire/control.h"
+
+/* So many requests are not told of for want of company, at most. */
+#define ACK_AT_LEAST 16
+
+/* a - b, for numbers that wrap. */
+static int32_t distance(uint32_t a, uint32_t b)
+{
+	return (int32_t)(a - b);
+}
+
+/* ---- requester: done ---- */
+
+static bool is_local(const struct wqe *w)
+{
+	return w->op == FLUE_WR_LOCAL_INV || w->op == FLUE_WR_FAST_REG || w->op == FLUE_WR_BIND;
+}
+
+uint32_t full_acked(struct qp *q, uint32_t number)
+{
+	struct full_tx *f = &q->tx.full;
+
+	if (distance(number, f->acked) < 0 || distance(q->tx.cur.number, number) < 0)
+		return FAULT_RDMAP_OTHER;
+	if (number == f->acked)
+		return WIRE_OK;
+	f->acked = number;
+	f->rnr_tries = 0;
+	for (; f->ack_wqe != q->tx.cur.next_wqe; f->ack_wqe++) {
+		struct wqe *w = wq_at(&q->sq, f->ack_wqe);
+
+		if (is_local(w))
+			continue;
+		if (distance(w->number, number) >= 0)
+			break;
+		if (!qp_wqe_is_answered(w))
+			w->state = WQE_DONE;
+	}
+	qp_complete_ready(q);
+	if (f->close_wanted && qp_is_idle(q)) {
+		f->close_wanted = false;
+		qp_apply(q, QPE_CLOSE_IDLE, FLUE_CLOSE_GRACEFUL, 0);
+	}
+	return WIRE_OK;
+}
+
+void full_ask(struct qp *q, uint32_t number)
+{
+	if (q->tx.full.asked == number)
+		return;
+	q->tx.full.asked = number;
+	q->tx.full.asks++;
+}
+
+bool full_closes(struct qp *q)
+{
+	const struct tx_cursor *c = &q->tx.cur;
+
+	if (!qp_is_full(q) || c->kind != TX_NONE || c->imm_owed || q->tx.full.paused ||
+	    c->next_wqe != atomic_load_explicit(&q->sq.tail, memory_order_acquire) ||
+	    q->orq_head != c->orq_tail || q->irq_head != q->irq_tail)
+		return false;
+	q->tx.full.close_wanted = true;
+	full_ask(q, c->number);
+	engine_timer_arm(q->engine, &q->timer, (uint64_t)q->close_timeout_ms);
+	link_kick(q->link);
+	return true;
+}
+
+/* There is no such request: the peer speaks of what never was. */
+static bool is_nothing(struct qp *q, uint32_t wqe)
+{
+	return wqe == atomic_load_explicit(&q->sq.tail, memory_order_acquire);
+}
+
+/* ---- requester: going back ---- */
+
+/* Messages of a request. */
+static uint32_t messages(const struct wqe *w)
+{
+	if (is_local(w))
+		return 0;
+	return w->op == FLUE_WR_WRITE_IMM ? 2 : 1;
+}
+
+/* *c before a request that it is behind. */
+static void step_back(struct qp *q, struct tx_cursor *c)
+{
+	struct wqe *w = wq_at(&q->sq, --c->next_wqe);
+
+	c->number -= messages(w);
+	if (qp_wqe_is_answered(w)) {
+		c->msn_read--;
+		c->orq_tail--;
+	} else if (!is_local(w) && w->op != FLUE_WR_WRITE) {
+		c->msn_send--;
+	}
+	if (!is_local(w))
+		w->state = WQE_POSTED;
+}
+
+/*
+ * The cursor to the message back_to, which begins again. A response that is under way goes on; a request that is gets
+ * cut off, which the peer does not see, as it drops it.
+ */
+void full_settle(struct qp *q)
+{
+	struct tx_cursor *c = &q->tx.cur;
+	struct full_tx *f = &q->tx.full;
+
+	if (!f->go_back)
+		return;
+	f->go_back = false;
+	f->asked =
+		f->back_to; /* what was asked while the peer dropped everything was for nothing */
+	if (c->kind == TX_REQUEST) {
+		c->kind = TX_NONE;
+		c->off = 0;
+	}
+	if (c->imm_owed) { /* the Write before it is out */
+		c->imm_owed = false;
+		c->number--;
+	}
+	while (distance(c->number, f->back_to) > 0)
+		step_back(q, c);
+	/* Of a Write with immediate data only those are to come again. */
+	if (c->number != f->back_to) {
+		c->number = f->back_to;
+		c->imm_owed = true;
+	}
+}
+
+/* The verbs' codes are steps of microseconds, the engine's timers of milliseconds. */
+static uint64_t timer_ms(uint8_t code)
+{
+	return (control_timer_us(code) + 999) / 1000;
+}
+
+static uint32_t hold_back(struct qp *q, const struct control *w)
+{
+	struct full_tx *f = &q->tx.full;
+	uint32_t fault = full_acked(q, w->number);
+
+	/* It drops what we send: there can be no other word of this kind. */
+	if (fault || f->paused || is_nothing(q, f->ack_wqe))
+		return FAULT_RDMAP_OTHER;
+	if (q->rnr_retries != FULL_RNR_FOR_EVER && f->rnr_tries >= q->rnr_retries) {
+		wq_at(&q->sq, f->ack_wqe)->status = FLUE_WC_RECEIVER_NOT_READY;
+		qp_apply(q, QPE_LOCAL_FAIL, FLUE_CLOSE_LOCAL, ENOBUFS);
+		return WIRE_OK;
+	}
+	f->rnr_tries++;
+	f->paused = f->go_back = true;
+	f->back_to = w->number;
+	engine_timer_arm(q->engine, &q->timer, timer_ms(w->code));
+	return WIRE_OK;
+}
+
+void full_resume(struct qp *q)
+{
+	q->tx.full.paused = false;
+	q->tx.full.resumes++;
+}
+
+/* ---- requester: refused ---- */
+
+static uint32_t fail(struct qp *q, const struct control *w)
+{
+	static const uint8_t status[] = { [CONTROL_ACCESS] = FLUE_WC_REMOTE_ACCESS,
+					  [CONTROL_REQUEST] = FLUE_WC_REMOTE_REQUEST,
+					  [CONTROL_OPERATION] = FLUE_WC_REMOTE_OPERATION };
+	struct full_tx *f = &q->tx.full;
+	uint32_t fault = full_acked(q, w->number);
+
+	if (fault || is_nothing(q, f->ack_wqe))
+		return FAULT_RDMAP_OTHER;
+	wq_at(&q->sq, f->ack_wqe)->status = status[w->code];
+	qp_apply(q, QPE_RX_TERM, FLUE_CLOSE_TERMINATED, w->detail);
+	return WIRE_OK;
+}
+
+/* ---- responder ---- */
+
+bool full_skips(const struct qp *q, const struct ddp_segment *s)
+{
+	return q->rx.skipping && rdmap_ops[s->opcode].request;
+}
+
+void full_not_ready(struct qp *q)
+{
+	q->rx.skipping = true;
+	q->tx.full.nak = (struct control) { .kind = CONTROL_NOT_READY,
+					    .code = q->min_rnr_timer,
+					    .number = q->rx.number };
+	q->tx.full.naks++;
+}
+
+void full_done(struct qp *q, const struct ddp_segment *s)
+{
+	q->rx.number++;
+	if (!s->ack)
+		return;
+	q->rx.wanted = q->rx.number;
+	if (distance(q->rx.wanted, q->tx.cur.told) >= ACK_AT_LEAST)
+		q->tx.full.ack_now = true; /* with the run that follows what came in */
+	else
+		engine_later(q->engine, &q->ack_later);
+}
+
+bool full_refuse(struct qp *q, uint32_t fault, const struct ddp_segment *s)
+{
+	if (!qp_is_full(q) || !s || !s->hdr_len || !rdmap_ops[s->opcode].request)
+		return false;
+	q->tx.full.nak = (struct control) { .kind = CONTROL_ERROR,
+					    .code = (uint8_t)control_error_of(fault),
+					    .detail = (uint16_t)fault,
+					    .number = q->rx.number };
+	q->tx.full.refused = true;
+	return true;
+}
+
+void full_run_ack(struct engine_kick *k)
+{
+	struct qp *q = container_of(k, struct qp, ack_later);
+
+	q->tx.full.ack_now = true;
+	link_kick(q->link);
+}
+
+/* While requests are dropped there is nothing to tell: what is asked for comes again, and asks again. */
+static uint32_t answer(struct qp *q)
+{
+	q->rx.wanted = q->rx.number;
+	q->tx.full.ack_now = true;
+	return WIRE_OK;
+}
+
+static uint32_t resume(struct qp *q, const struct control *w)
+{
+	if (!q->rx.skipping || w->number != q->rx.number)
+		return FAULT_RDMAP_OTHER;
+	q->rx.skipping = false;
+	return WIRE_OK;
+}
+
+/* ---- control messages ---- */
+
+static bool owes_ack(const struct qp *q, const struct tx_cursor *c)
+{
+	return distance(q->rx.wanted, c->told) > 0;
+}
+
+bool full_owes(const struct qp *q, const struct tx_cursor *c)
+{
+	const struct full_tx *f = &q->tx.full;
+
+	if (!qp_is_full(q))
+		return false;
+	return (c->resumes != f->resumes && !f->go_back) || c->naks != f->naks ||
+	       c->asks != f->asks || (f->ack_now && owes_ack(q, c));
+}
+
+struct control full_word(const struct qp *q, const struct tx_cursor *c)
+{
+	const struct full_tx *f = &q->tx.full;
+
+	if (c->resumes != f->resumes && !f->go_back)
+		return (struct control) { .kind = CONTROL_RESUME, .number = c->number };
+	if (c->naks != f->naks)
+		return f->nak;
+	if (c->asks != f->asks)
+		return (struct control) { .kind = CONTROL_ASK };
+	return (struct control) { .kind = CONTROL_ACK, .number = q->rx.number };
+}
+
+void full_said(struct tx_cursor *c, const struct control *w)
+{
+	switch (w->kind) {
+	case CONTROL_RESUME: c->resumes++; break;
+	case CONTROL_NOT_READY: c->naks++; break;
+	case CONTROL_ASK: c->asks++; break;
+	case CONTROL_ACK: c->told = w->number; break;
+	default: break;
+	}
+}
+
+uint32_t full_check_control(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
+{
+	struct control w;
+
+	if (s->msn != q->rx.msn_control)
+		return FAULT_DDP_MSN;
+	return control_decode(&w, payload);
+}
+
+uint32_t full_deliver_control(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
+{
+	struct control w;
+
+	(void)s;
+	control_decode(&w, payload);
+	q->rx.msn_control++;
+	switch (w.kind) {
+	case CONTROL_ACK: return full_acked(q, w.number);
+	case CONTROL_NOT_READY: return hold_back(q, &w);
+	case CONTROL_ERROR: return fail(q, &w);
+	case CONTROL_ASK: return answer(q);
+	default: return resume(q, &w);
+	}
+}
