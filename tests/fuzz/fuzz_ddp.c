@@ -12,14 +12,14 @@
 #include "wire/rdmap.h"
 
 /* The rules once more, from the tables in docs/design/wire.md, in the order of checking. */
-static uint32_t judge_untagged(const uint8_t *u, size_t len, unsigned op)
+static uint32_t judge_untagged(const uint8_t *u, size_t len, unsigned op, bool full)
 {
-	static const int queue[12] = { -1, 1, -1, 0, 0, 0, 0, 2, 0, 0, 1, 3 };
-	static const size_t shortest[12] = { 0, 28, 0, 0, 0, 0, 0, 4, 8, 8, 52, 12 };
-	static const size_t longest[12] = { 0, 28, 0, 0, 0, 0, 0, 52, 8, 8, 52, 12 };
+	static const int queue[16] = { -1, 1, -1, 0, 0, 0, 0, 2, 0, 0, 1, 3, 0, 0, -1, 4 };
+	static const size_t shortest[16] = { 0, 28, 0, 0, 0, 0, 0, 4, 8, 8, 52, 12, 0, 0, 0, 8 };
+	static const size_t longest[16] = { 0, 28, 0, 0, 0, 0, 0, 52, 8, 8, 52, 12, 0, 0, 0, 8 };
 	size_t payload = len - 18;
 
-	if (op > 11 || queue[op] < 0)
+	if ((op > 11 && !full) || queue[op] < 0)
 		return WIRE_FAULT(0, 2, 0x06);
 	if (get_be32(u + 6) != (uint32_t)queue[op])
 		return WIRE_FAULT(1, 2, 0x01);
@@ -45,19 +45,20 @@ static uint32_t judge(const struct ddp_params *p, const uint8_t *u, size_t len)
 	if (u[1] >> 6 != p->rv)
 		return WIRE_FAULT(0, 2, 0x05);
 	if (!tagged)
-		return judge_untagged(u, len, u[1] & 15);
+		return judge_untagged(u, len, u[1] & 15, p->full);
 	return (u[1] & 15) == 0 || (u[1] & 15) == 2 ? 0 : WIRE_FAULT(0, 2, 0x06);
 }
 
 /* A whole header was read: writing it again must give the same octets, reserved bits aside. */
-static void check_rewrite(const uint8_t *u, const struct ddp_segment *s)
+static void check_rewrite(const uint8_t *u, const struct ddp_segment *s, bool full)
 {
-	const struct ddp_params as_read = { .dv = u[0] & 3, .rv = u[1] >> 6 };
+	const struct ddp_params as_read = { .dv = u[0] & 3, .rv = u[1] >> 6, .full = full };
 	uint8_t *out = malloc(s->hdr_len);
 	struct ddp_segment back;
 
 	CHECK(ddp_encode(&as_read, s, out) == s->hdr_len);
-	CHECK(out[0] == (u[0] & 0xc3) && out[1] == (u[1] & 0xcf));
+	CHECK(out[0] == (u[0] & 0xc3) && out[1] == (u[1] & (s->ack ? 0xef : 0xcf)));
+	CHECK(!s->ack || (full && u[1] & 0x20));
 	CHECK(memcmp(out + 2, u + 2, s->hdr_len - 2u) == 0);
 	ddp_decode(&as_read, out, s->hdr_len, s->hdr_len, &back);
 	CHECK(back.opcode == s->opcode && back.tagged == s->tagged && back.last == s->last);
@@ -95,6 +96,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (mode & 1)
 		p = (struct ddp_params) { .dv = mode >> 1 & 3, .rv = mode >> 3 & 3 };
+	p.full = mode & 0x40;
 	/* Direct placement decodes before the payload is there. */
 	ulpdu_len = in.left + (mode & 0x80 && in.left >= DDP_HDR_MAX ? missing : 0);
 	u = exact_copy(in.data, in.left);
@@ -105,7 +107,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	CHECK(fault || s.hdr_len + s.payload_len == ulpdu_len);
 	CHECK(s.opcode < RDMAP_NOPS);
 	if (s.hdr_len)
-		check_rewrite(u, &s);
+		check_rewrite(u, &s, p.full);
 	if (fault)
 		CHECK(wire_fault_is_legal(fault) && wire_fault_name(fault));
 	else

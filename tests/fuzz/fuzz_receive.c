@@ -29,6 +29,11 @@
 #include "rnic/link_tcp.h"
 #include "rnic/qp.h"
 
+/* fuzz_full.c is the same for full service. */
+#ifndef SERVICE
+#define SERVICE SERVICE_STRICT
+#endif
+
 enum {
 	CRC = 1,
 	MARKERS = 2,
@@ -63,7 +68,7 @@ enum {
 #define POSTS      64u
 
 static const uint32_t rights[AREAS] = {
-	[AREA_RW] = FLUE_LOCAL_WRITE | FLUE_REMOTE_WRITE | FLUE_REMOTE_READ,
+	[AREA_RW] = FLUE_LOCAL_WRITE | FLUE_REMOTE_WRITE | FLUE_REMOTE_READ | FLUE_REMOTE_ATOMIC,
 	[AREA_READ] = FLUE_LOCAL_WRITE | FLUE_REMOTE_READ,
 	[AREA_WRITE] = FLUE_LOCAL_WRITE | FLUE_REMOTE_WRITE,
 	[AREA_LOCAL] = FLUE_LOCAL_WRITE,
@@ -100,8 +105,6 @@ static size_t out_len;
 static bool torn; /* the peer stopped listening: the rest cannot be parsed */
 static unsigned terminates, downs, posted;
 static uint8_t completed[POSTS + 1];
-static struct rdmap_read_request asked[READS + 1];
-static unsigned n_asked;
 static size_t cut;         /* the stream goes in pieces of this size */
 static unsigned damage;    /* for the next FPDU */
 static unsigned revoke_in; /* so many pieces later a region is revoked; 0: never */
@@ -109,6 +112,8 @@ static unsigned victim;    /* ... and which */
 static bool glued;         /* FPDUs wait in `glue` until they go in one piece */
 static uint8_t glue[200000];
 static size_t glue_len;
+
+static const struct ddp_params version = { .dv = 1, .rv = 1, .full = SERVICE == SERVICE_FULL };
 
 static uint8_t *area_at(unsigned area)
 {
@@ -190,21 +195,17 @@ static void make_world(void)
 static void take_fpdu(const struct ddp_segment *s, const uint8_t *payload)
 {
 	CHECK(terminates == 0);
-	if (s->opcode == RDMAP_TERMINATE) {
+	if (s->opcode == RDMAP_TERMINATE ||
+	    (s->opcode == RDMAP_CONTROL && payload[0] == CONTROL_ERROR)) {
 		terminates++;
 		return;
 	}
 	CHECK(!(flags & RESPONDER) || flags & LENIENT || qp->rx.any);
-	if (s->opcode == RDMAP_READ_REQUEST) {
-		CHECK(n_asked <= READS);
-		rdmap_read_request_decode(&asked[n_asked++], payload);
-	}
 }
 
 /* Parses whole FPDUs; everything must be in order. */
 static void parse_output(void)
 {
-	static const struct ddp_params version = { .dv = 1, .rv = 1 };
 	size_t used = 0, size, ulpdu_len;
 
 	while (mpa_fpdu_find(&from_victim, out + used, out_len - used, &size, &ulpdu_len) == 0 &&
@@ -249,6 +250,7 @@ static void drive(void)
 		engine_lock(engine);
 		if (link_is_open(qp->link))
 			tcp()->io.ready(&tcp()->io, EPOLLIN | (tcp()->tx.blocked ? EPOLLOUT : 0));
+		engine_run_later(engine);
 		engine_unlock(engine);
 		engine_run_notes(engine);
 		CHECK(++rounds < 10000);
@@ -325,7 +327,6 @@ static void feed_ulpdu(const uint8_t *ulpdu, size_t len)
 static void feed_segment(const struct ddp_segment *s, const uint8_t *payload, size_t len,
 			 uint8_t spoil)
 {
-	static const struct ddp_params version = { .dv = 1, .rv = 1 };
 	static uint8_t ulpdu[65536];
 	size_t hdr = ddp_encode(&version, s, ulpdu);
 
@@ -373,6 +374,11 @@ static void do_segment(struct source *in, uint8_t opcode)
 	s.qn = op->qn;
 	s.msn = op->qn == DDP_QN_READ ? qp->rx.msn_read : qp->rx.msn_send;
 	s.msn = op->qn == DDP_QN_TERMINATE ? 1 : s.msn;
+	s.msn = op->qn == DDP_QN_ATOMIC ? qp->rx.msn_atomic : s.msn;
+	s.msn = op->qn == DDP_QN_CONTROL ? qp->rx.msn_control : s.msn;
+	s.ack = odd & 128;
+	if (SERVICE == SERVICE_FULL && !op->invalidate)
+		s.inv_stag = odd & 64 ? (uint32_t)take(in, 1) : qp->tx.full.acked;
 	s.mo = qp->rx.have_wqe && op->qn == DDP_QN_SEND ? qp->rx.filled : 0;
 	if (odd & 2)
 		s.tagged = !s.tagged;
@@ -403,19 +409,79 @@ static void do_read_request(struct source *in)
 	feed_segment(&s, buf, sizeof(buf), 0);
 }
 
-/* An answer to our oldest Read that is out. */
+static void do_atomic_request(struct source *in)
+{
+	struct ddp_segment s = { .opcode = RDMAP_ATOMIC_REQUEST,
+				 .last = true,
+				 .qn = DDP_QN_READ,
+				 .msn = qp->rx.msn_read,
+				 .inv_stag = qp->tx.full.acked };
+	struct rdmap_atomic_request r = { .stag = keys[take(in, 1) % KEYS] };
+	uint8_t buf[RDMAP_ATOMIC_REQUEST_LEN];
+
+	r.op = (uint8_t)take(in, 1) & 3;
+	r.to = take_offset(in);
+	r.id = (uint32_t)take(in, 1);
+	r.data = r.compare = take(in, 1);
+	r.mask = r.compare_mask = UINT64_MAX;
+	rdmap_atomic_request_encode(&r, buf);
+	feed_segment(&s, buf, sizeof(buf), 0);
+}
+
+/* Words about our requests, near those that are under way. */
+static void do_control(struct source *in)
+{
+	struct ddp_segment s = { .opcode = RDMAP_CONTROL,
+				 .last = true,
+				 .qn = DDP_QN_CONTROL,
+				 .msn = qp->rx.msn_control,
+				 .inv_stag = qp->tx.full.acked };
+	struct control c = { .kind = (uint8_t)take(in, 1) % (CONTROL_NKINDS + 1) };
+	uint8_t buf[CONTROL_LEN];
+
+	c.code = (uint8_t)take(in, 1);
+	c.code = c.code & 64 ? c.code : c.code % 4;
+	c.number = c.kind == CONTROL_RESUME ? qp->rx.number : qp->tx.full.acked;
+	c.number += (uint32_t)take(in, 1) % 8;
+	if (c.code & 32)
+		c.number--;
+	control_encode(&c, buf);
+	feed_segment(&s, buf, sizeof(buf), 0);
+}
+
+static void answer_atomic(const struct orq_entry *o, uint8_t odd)
+{
+	struct ddp_segment s = { .opcode = RDMAP_ATOMIC_RESPONSE,
+				 .last = true,
+				 .qn = DDP_QN_ATOMIC,
+				 .msn = qp->rx.msn_atomic,
+				 .inv_stag = qp->tx.full.acked };
+	struct rdmap_atomic_response r = { .id = o->msn + (odd & 1), .value = odd };
+	uint8_t buf[RDMAP_ATOMIC_RESPONSE_LEN];
+
+	rdmap_atomic_response_encode(&r, buf);
+	feed_segment(&s, buf, sizeof(buf), 0);
+}
+
+/* An answer to our oldest Read that is out. The harness knows what the victim waits for from itself. */
 static void do_response(struct source *in)
 {
 	uint8_t odd = (uint8_t)take(in, 1);
 	struct ddp_segment s = { .opcode = RDMAP_READ_RESPONSE, .tagged = true };
+	const struct orq_entry *o = qp_orq(qp, qp->orq_head);
 	uint32_t left, got = qp->rx.read_got;
 	size_t len;
 
-	if (!n_asked)
+	if (!link_is_open(qp->link) || qp->orq_head == qp->tx.cur.orq_tail)
 		return;
-	s.stag = asked[0].sink_stag;
-	s.to = asked[0].sink_to + got;
-	left = asked[0].size - got;
+	CHECK(qp->tx.cur.orq_tail - qp->orq_head <= READS);
+	if (o->atomic) {
+		answer_atomic(o, odd);
+		return;
+	}
+	s.stag = o->stag;
+	s.to = o->to + got;
+	left = o->size - got;
 	len = odd & 1 ? take_len(in) : left;
 	s.last = (len == left) != !!(odd & 2);
 	if (odd & 4)
@@ -423,11 +489,6 @@ static void do_response(struct source *in)
 	if (odd & 8)
 		s.stag += (uint32_t)take(in, 1);
 	feed_segment(&s, NULL, len, 0);
-	/* The harness knows what the victim waits for from the victim itself. */
-	if (qp->rx.read_got == 0 && qp->orq_head != 0 && s.last) {
-		memmove(asked, asked + 1, (n_asked - 1) * sizeof(asked[0]));
-		n_asked--;
-	}
 }
 
 static void do_ulpdu(struct source *in)
@@ -504,7 +565,8 @@ static void post_recv(uint32_t len)
 
 static void post_send(uint32_t op, uint32_t len, uint8_t key, uint32_t wr_flags)
 {
-	bool is_read = op == FLUE_WR_READ || op == FLUE_WR_READ_INV;
+	bool is_atomic = op == FLUE_WR_CMP_SWAP || op == FLUE_WR_FETCH_ADD;
+	bool is_read = op == FLUE_WR_READ || op == FLUE_WR_READ_INV || is_atomic;
 	int slot = free_slot();
 	struct flue_sge sge[2];
 	struct flue_send_wr wr = {
@@ -514,7 +576,7 @@ static void post_send(uint32_t op, uint32_t len, uint8_t key, uint32_t wr_flags)
 
 	if (slot < 0 || posted == POSTS)
 		return;
-	wr.n_sg = make_sges(slot, is_read ? len & ~1u : len, sge);
+	wr.n_sg = make_sges(slot, is_atomic ? 8 : is_read ? len & ~1u : len, sge);
 	if (op == FLUE_WR_LOCAL_INV)
 		wr.n_sg = 0;
 	if (wr_flags & FLUE_INLINE) {
@@ -528,9 +590,13 @@ static void post_send(uint32_t op, uint32_t len, uint8_t key, uint32_t wr_flags)
 
 static void do_post(struct source *in)
 {
-	static const uint8_t ops[] = { FLUE_WR_SEND,     FLUE_WR_WRITE, FLUE_WR_READ,
-				       FLUE_WR_SEND_INV, FLUE_WR_READ,  FLUE_WR_LOCAL_INV,
-				       FLUE_WR_READ_INV, FLUE_WR_SEND };
+	static const uint8_t all[2][8] = {
+		{ FLUE_WR_SEND, FLUE_WR_WRITE, FLUE_WR_READ, FLUE_WR_SEND_INV, FLUE_WR_READ,
+		  FLUE_WR_LOCAL_INV, FLUE_WR_READ_INV, FLUE_WR_SEND },
+		{ FLUE_WR_SEND, FLUE_WR_WRITE, FLUE_WR_READ, FLUE_WR_WRITE_IMM, FLUE_WR_SEND_IMM,
+		  FLUE_WR_LOCAL_INV, FLUE_WR_CMP_SWAP, FLUE_WR_FETCH_ADD },
+	};
+	const uint8_t *ops = all[SERVICE == SERVICE_FULL];
 	uint8_t what = (uint8_t)take(in, 1);
 	uint32_t len = (uint32_t)take_len(in), wr_flags = 0;
 
@@ -552,9 +618,20 @@ static void stop_listening(void)
 	torn = true;
 }
 
+/* The time is over that somebody waits for. */
+static void fire_timer(void)
+{
+	engine_lock(engine);
+	if (qp->timer.at) {
+		qp->timer.at = 1;
+		engine_run_timers(engine);
+	}
+	engine_unlock(engine);
+}
+
 static void do_close(struct source *in)
 {
-	switch (take(in, 1) % 6) {
+	switch (take(in, 1) % (SERVICE == SERVICE_FULL ? 7 : 6)) {
 	case 0:
 		if (peer >= 0)
 			shutdown(peer, SHUT_WR);
@@ -566,6 +643,7 @@ static void do_close(struct source *in)
 	case 2: qp_disconnect(qp, 1); break;
 	case 3: qp_abort(qp); break;
 	case 4: invalidate((unsigned)take(in, 1)); break;
+	case 6: fire_timer(); break;
 	default: engine_poll(engine);
 	}
 	drive();
@@ -591,9 +669,19 @@ static void run_records(struct source *in)
 
 		switch (what >> 4) {
 		case 0: do_ulpdu(in); break;
-		case 1: do_read_request(in); break;
+		case 1:
+			if (SERVICE != SERVICE_STRICT && what & 1)
+				do_atomic_request(in);
+			else
+				do_read_request(in);
+			break;
 		case 2: do_response(in); break;
-		case 3: do_terminate(in); break;
+		case 3:
+			if (SERVICE == SERVICE_FULL && what & 3)
+				do_control(in);
+			else
+				do_terminate(in);
+			break;
 		case 4: do_post(in); break;
 		case 5: do_close(in); break;
 		case 6: damage = (unsigned)take(in, 2); break;
@@ -608,7 +696,9 @@ static void run_records(struct source *in)
 
 static void begin(struct source *in)
 {
-	struct mpa_terms terms = { .rev = 2, .ird = READS, .ord = READS };
+	struct mpa_terms terms = {
+		.rev = 2, .ird = READS, .ord = READS, .full = SERVICE == SERVICE_FULL
+	};
 	struct link_tcp_attr attr;
 	struct qp_start start;
 	struct link *link;
@@ -625,7 +715,7 @@ static void begin(struct source *in)
 	to_victim = from_victim = (struct mpa_stream) { .crc = terms.crc,
 							.markers = flags & MARKERS };
 	out_len = glue_len = 0;
-	posted = downs = terminates = n_asked = damage = revoke_in = 0;
+	posted = downs = terminates = damage = revoke_in = 0;
 	torn = glued = false;
 	owner.state = QPS_IDLE;
 	memset(completed, 0, sizeof(completed));

@@ -47,8 +47,8 @@ static struct rnic_pd pd;
 static struct cq *cq;
 static struct qp *qp;
 static struct flue_qp owner;
-static struct listener *listener;
-static struct sockaddr_storage at_listener, at_door;
+static struct listener *listener[2]; /* strict, full */
+static struct sockaddr_storage at_listener[2], at_door;
 static int door; /* where the initiator knocks */
 /* The kernel's own names: a zero and five digits. */
 #define LOCAL_LEN (sizeof(sa_family_t) + 6)
@@ -75,11 +75,17 @@ static void on_event(void *ctx, void *qp_owner, const struct flue_event *ev,
 	CHECK(ev->type != FLUE_EVENT_CONNECT_FAILED || ev->detail != 0);
 }
 
+static bool is_full(void)
+{
+	return attr.flags & FLUE_CONN_FULL;
+}
+
 static int on_request(void *ctx, void *listener_owner, struct cep *c,
 		      const struct rnic_request_info *info)
 {
 	(void)ctx;
-	CHECK(listener_owner == &listener && info->private_len <= MPA_PD_MAX);
+	CHECK(listener_owner == &listener && info->full == is_full() &&
+	      info->private_len <= MPA_PD_MAX);
 	touch(info->private_data, info->private_len);
 	requests++;
 	if (flags & LEAVE)
@@ -132,7 +138,10 @@ static void make_doors(void)
 				 .owner = &listener };
 	socklen_t len = sizeof(at_door);
 
-	CHECK(listener_create(rnic, &a, &at_listener, &listener) == 0);
+	for (int i = 0; i < 2; i++) {
+		a.full = i;
+		CHECK(listener_create(rnic, &a, &at_listener[i], &listener[i]) == 0);
+	}
 	door = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	CHECK(bind(door, &any, sizeof(sa_family_t)) == 0 && listen(door, 4) == 0);
 	CHECK(getsockname(door, (struct sockaddr *)&at_door, &len) == 0 && len == LOCAL_LEN);
@@ -197,6 +206,9 @@ static void feed_frame(struct source *in)
 	f.rev = (uint8_t)take(in, 1);
 	f.p2p = take(in, 1) & 1;
 	f.rtr = (uint8_t)take(in, 1) & 7;
+	if (is_full() && f.rev & 0x80)
+		f.rev = MPA_REV_FULL;
+	f.identity.version = f.rev & 1;
 	f.ird = (uint16_t)take(in, 2) & 0x3fff;
 	f.ord = (uint16_t)take(in, 2) & 0x3fff;
 	f.data = data;
@@ -232,6 +244,8 @@ static void begin(struct source *in)
 	flags = (unsigned)take(in, 1);
 	attr = FLUE_ATTR(struct flue_conn_attr);
 	attr.flags = (uint32_t)take(in, 2);
+	if (flags & ADOPT) /* live streams are iWARP's */
+		attr.flags &= ~(uint32_t)FLUE_CONN_FULL;
 	attr.ird = attr.ord = 4;
 	attr.timeout_ms = 1000;
 	attr.remote = (struct sockaddr *)&at_door;
@@ -250,7 +264,7 @@ static void begin(struct source *in)
 		CHECK(peer >= 0);
 	} else {
 		peer = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-		CHECK(connect(peer, (struct sockaddr *)&at_listener, LOCAL_LEN) == 0);
+		CHECK(connect(peer, (struct sockaddr *)&at_listener[is_full()], LOCAL_LEN) == 0);
 	}
 	drive();
 }
@@ -269,7 +283,7 @@ static void check_output(void)
 	if (out_len == 0 || is_raw())
 		return;
 	CHECK(used > 0);
-	CHECK(f.rev == 1 || f.rev == 2);
+	CHECK(f.rev == 1 || f.rev == 2 || (f.rev == MPA_REV_FULL && is_full()));
 	CHECK(!(f.flags & 0x0c) && !(flags & INITIATOR && f.flags & MPA_FLAG_REJECT));
 	/* A rejection is the last word. */
 	CHECK(!(f.flags & MPA_FLAG_REJECT) || (size_t)used == out_len);
@@ -311,8 +325,9 @@ static void finish(void)
 	if (flags & (INITIATOR | ADOPT)) /* the outcome is told, whatever it is */
 		CHECK(ups + fails == 1 && requests == 0);
 	CHECK(requests <= 1);
-	CHECK(LIST_EMPTY(&rnic->ceps) && listener->half_open == 0 && !qp->cep);
-	CHECK(TAILQ_EMPTY(&engine->timers) && TAILQ_EMPTY(&engine->notes) && engine->n_ios == 1);
+	CHECK(LIST_EMPTY(&rnic->ceps) && !qp->cep);
+	CHECK(listener[0]->half_open == 0 && listener[1]->half_open == 0);
+	CHECK(TAILQ_EMPTY(&engine->timers) && TAILQ_EMPTY(&engine->notes) && engine->n_ios == 2);
 	CHECK(!link_is_open(qp->link));
 	CHECK(atomic_load(&rnic->n_illegal) == 0);
 	CHECK(qp_reset(qp) == 0 && qp->state == QPS_IDLE);
