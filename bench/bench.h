@@ -13,7 +13,7 @@ struct bench_args {
 	int pin[2]; /* processors of the client and the server; -1: not pinned */
 	uint64_t size, count, window;
 	double seconds;
-	bool no_crc;
+	bool no_crc, full;
 	enum ep_wait wait;
 	bool spin;     /* TCP: receive without blocking, in a loop */
 	bool waitall;  /* TCP: receive whole messages with MSG_WAITALL */

@@ -55,6 +55,7 @@ static const struct argp_option options[] = {
 	{ "count", 'n', "N", 0, "Connections", 0 },
 	{ "window", 'w', "N", 0, "Requests under way", 0 },
 	{ "no-crc", 'c', NULL, 0, "Without CRC", 0 },
+	{ "full", 'F', NULL, 0, "Full service", 0 },
 	{ "wait", 'W', "HOW", 0, "wait, poll or fd", 0 },
 	{ "spin", 's', NULL, 0, "TCP: spin instead of sleeping", 0 },
 	{ "waitall", 'a', NULL, 0, "TCP: receive with MSG_WAITALL", 0 },
@@ -88,6 +89,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case 'n': good = util_parse_number(arg, 1, 100000, &a->count); break;
 	case 'w': good = util_parse_number(arg, 1, 1024, &a->window); break;
 	case 'c': a->no_crc = true; break;
+	case 'F': a->full = true; break;
 	case 'W': good = parse_wait(a, arg); break;
 	case 's': a->spin = true; break;
 	case 'a': a->waitall = true; break;

@@ -21,7 +21,9 @@ static void tell_port(const struct sockaddr_storage *local, void *arg)
 
 static int session_serve(const struct bench_args *args, int port_fd)
 {
-	struct serve_attr attr = { .wait = args->wait, .clients = 1, .at_once = 1 };
+	struct serve_attr attr = {
+		.wait = args->wait, .clients = 1, .at_once = 1, .full = args->full
+	};
 	struct sockaddr_in local = bench_loopback(0);
 
 	attr.adapter = bench_open_adapter();
@@ -51,6 +53,7 @@ static int session_measure(const struct bench_args *args, uint16_t port, struct 
 		return bench_fail("flue_open");
 	attr.wait = args->wait;
 	attr.no_crc = args->no_crc;
+	attr.full = args->full;
 	attr.slots = test->window;
 	attr.slot_size = args->size;
 	attr.send_size = test->op == PROTO_SEND ? args->size : 0;

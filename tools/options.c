@@ -8,7 +8,17 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { KEY_POLL = 256, KEY_WAIT, KEY_FD, KEY_CRC, KEY_ONCE, KEY_CLIENTS, KEY_MEMORY, KEY_JSON };
+enum {
+	KEY_POLL = 256,
+	KEY_WAIT,
+	KEY_FD,
+	KEY_CRC,
+	KEY_ONCE,
+	KEY_CLIENTS,
+	KEY_MEMORY,
+	KEY_JSON,
+	KEY_FULL
+};
 
 static const struct argp_option options[] = {
 	{ .doc = "Connection:", .group = 1 },
@@ -16,6 +26,9 @@ static const struct argp_option options[] = {
 	{ "crc", KEY_CRC, "on|off", 0,
 	  "Checksums on the wire (on). Off needs both sides: a server goes along unless it was "
 	  "started with --crc on",
+	  1 },
+	{ "full", KEY_FULL, NULL, 0,
+	  "Full service instead of iWARP, on both sides: a Send or Write is done when the peer has it",
 	  1 },
 	{ "wait", KEY_WAIT, NULL, 0, "Sleep until there is a completion (default)", 1 },
 	{ "poll", KEY_POLL, NULL, 0, "Spin: lowest latency, a whole processor", 1 },
@@ -86,6 +99,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	switch (key) {
 	case 'p': parse_port(o, arg, state); break;
 	case KEY_CRC: parse_crc(o, arg, state); break;
+	case KEY_FULL: o->full = true; break;
 	case KEY_WAIT: o->wait = EP_WAIT; break;
 	case KEY_POLL: o->wait = EP_POLL; break;
 	case KEY_FD: o->wait = EP_FD; break;
@@ -124,6 +138,7 @@ int options_serve(const struct options *o)
 		return 1;
 	attr.local = (const struct sockaddr *)&local;
 	attr.crc_always = o->crc_set && !o->no_crc;
+	attr.full = o->full;
 	attr.at_once = SERVE_AT_ONCE;
 	attr.memory_max = o->memory_max;
 	attr.log = o->quiet ? NULL : stdout;

@@ -14,6 +14,7 @@ struct options {
 	const char *port;
 	enum ep_wait wait;
 	bool crc_set, no_crc;
+	bool full; /* service */
 	bool json;
 	/* server */
 	uint64_t clients, memory_max;

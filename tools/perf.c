@@ -253,6 +253,7 @@ bool perf_run(const struct perf *p, struct flue_adapter *adapter, const struct s
 	attr.remote = (const struct sockaddr *)to;
 	attr.remote_len = to_len;
 	attr.no_crc = p->common.no_crc;
+	attr.full = p->common.full;
 	if (p->tests[PROTO_LATENCY])
 		good = run_what(p, &attr, PROTO_LATENCY, !p->tests[PROTO_BANDWIDTH], rows);
 	if (good && p->tests[PROTO_BANDWIDTH] && !cmd_interrupted)

@@ -151,6 +151,7 @@ static int run_client(const struct ping *p, struct flue_adapter *adapter)
 		return 1;
 	attr.remote = (const struct sockaddr *)&to;
 	attr.no_crc = p->common.no_crc;
+	attr.full = p->common.full;
 	attr.slot_size = attr.send_size = p->size;
 	attr.timeout_ms = 10000;
 	hist_init(&hist);

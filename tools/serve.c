@@ -429,6 +429,7 @@ bool serve(const struct serve_attr *attr)
 	pthread_cond_init(&server.left, NULL);
 	listen_attr.local = attr->local;
 	listen_attr.local_len = attr->local_len;
+	listen_attr.flags = attr->full ? FLUE_LISTEN_FULL : 0;
 	listener = attr->adapter->ops->listen(attr->adapter, &listen_attr);
 	if (!listener)
 		return explain_listen(attr);

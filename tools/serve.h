@@ -12,6 +12,7 @@ struct serve_attr {
 	const struct sockaddr *local;
 	socklen_t local_len;
 	enum ep_wait wait;
+	bool full;           /* service */
 	bool crc_always;     /* also when a client asks for none */
 	uint64_t clients;    /* return after so many; 0: never */
 	uint32_t at_once;    /* clients served at the same time; others are refused */

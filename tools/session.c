@@ -102,6 +102,11 @@ static bool explain_refusal(struct session *s, const struct sockaddr *remote)
 	} else if (saved == ECONNREFUSED) {
 		snprintf(s->error, sizeof(s->error),
 			 "nobody listens at %s; start 'flue perf --server' there", address);
+	} else if (saved == EPROTONOSUPPORT) {
+		snprintf(
+			s->error, sizeof(s->error),
+			"%s does not speak full service; start its server with --full, or leave it out here",
+			address);
 	} else if (saved == EPROTO) {
 		snprintf(s->error, sizeof(s->error),
 			 "%s does not speak iWARP; is it another kind of server?", address);
@@ -127,7 +132,7 @@ static bool say_hello(struct session *s, const struct session_attr *attr)
 	conn.remote_len = attr->remote_len;
 	conn.private_data = octets;
 	conn.private_len = proto_encode(&msg, octets);
-	conn.flags = attr->no_crc ? FLUE_CONN_NO_CRC : 0;
+	conn.flags = (attr->no_crc ? FLUE_CONN_NO_CRC : 0) | (attr->full ? FLUE_CONN_FULL : 0);
 	conn.timeout_ms = attr->timeout_ms;
 	if (!s->ep.qp->ops->connect(s->ep.qp, &conn))
 		return explain_refusal(s, attr->remote);

@@ -15,6 +15,7 @@ struct session_attr {
 	socklen_t remote_len;
 	enum ep_wait wait;
 	bool no_crc; /* the server must agree, and Flue's does unless told otherwise */
+	bool full;   /* service */
 	bool more;   /* another session will follow; see --once of the server */
 	uint32_t slots;
 	uint64_t slot_size; /* largest one-sided message */

@@ -158,6 +158,16 @@ def perf_verifies_everything_without_crc():
     perf_verifies_everything("--crc", "off")
 
 
+def perf_verifies_everything_in_full_service():
+    perf_verifies_everything("--full")
+
+
+def perf_says_that_the_server_has_another_service():
+    with Server("--once") as server:
+        assert "--full" in flue("perf", "127.0.0.1", "-p", server.port, "--full", status=1).stderr
+        flue("perf", "127.0.0.1", "-p", server.port, "-n", "10")
+
+
 def perf_moves_large_messages():
     with Server() as server:
         result = json.loads(flue("perf", "127.0.0.1", "-p", server.port, "-o", "all", "-n", "6",
@@ -260,7 +270,8 @@ TESTS = [help_names_every_command, version_is_told, wrong_use_says_what_is_right
          adapters_lists_the_software_rnic, ping_counts_round_trips,
          ping_prints_json, ping_ends_with_a_summary_when_interrupted, perf_verifies_everything_while_waiting,
          perf_verifies_everything_while_polling, perf_verifies_everything_through_a_descriptor,
-         perf_verifies_everything_without_crc, perf_moves_large_messages, perf_ends_after_its_time,
+         perf_verifies_everything_without_crc, perf_verifies_everything_in_full_service,
+         perf_says_that_the_server_has_another_service, perf_moves_large_messages, perf_ends_after_its_time,
          perf_draws_tables_and_a_histogram, perf_serves_clients_at_the_same_time,
          perf_explains_that_nobody_listens, perf_explains_that_a_port_is_taken,
          perf_explains_why_it_is_refused, perf_explains_a_server_of_another_kind,

@@ -227,12 +227,18 @@ bool full_refuse(struct qp *q, uint32_t fault, const struct ddp_segment *s)
 	return true;
 }
 
+static bool owes_ack(const struct qp *q, const struct tx_cursor *c)
+{
+	return distance(q->rx.wanted, c->told) > 0;
+}
+
 void full_run_ack(struct engine_kick *k)
 {
 	struct qp *q = container_of(k, struct qp, ack_later);
 
-	q->tx.full.ack_now = true;
-	link_kick(q->link);
+	q->tx.full.ack_now = owes_ack(q, &q->tx.cur); /* or it has found company */
+	if (q->tx.full.ack_now)
+		link_kick(q->link);
 }
 
 /* While requests are dropped there is nothing to tell: what is asked for comes again, and asks again. */
@@ -252,11 +258,6 @@ static uint32_t resume(struct qp *q, const struct control *w)
 }
 
 /* ---- control messages ---- */
-
-static bool owes_ack(const struct qp *q, const struct tx_cursor *c)
-{
-	return distance(q->rx.wanted, c->told) > 0;
-}
 
 bool full_owes(const struct qp *q, const struct tx_cursor *c)
 {

@@ -237,10 +237,15 @@ static void immediate_data_of_a_write_wait_for_a_receive(void **state)
 
 	set_timer(&p->b, 1);
 	for (uint32_t i = 0; i < 20; i++) {
+		p->a.mem[999 + i] = 0x77;
 		assert_ok(send_imm(&p->a, FLUE_WR_WRITE_IMM, 1000 + i, &p->b, i, i, FLUE_SIGNALED));
 		if (i % 2)
 			assert_ok(pair_send(&p->a, 0, 3, 100, 0));
+		/* The Write is done once: what the program makes of its memory stays. */
+		while (__atomic_load_n(&p->b.mem[999 + i], __ATOMIC_ACQUIRE) != 0x77)
+			assert_true(nothing_comes(p->a.send_cq, 1));
 		usleep(i % 3 * 1000);
+		memset(p->b.mem, 0, 2000);
 		assert_ok(pair_recv(&p->b, 5000, 10, i));
 		if (i % 2)
 			assert_ok(pair_recv(&p->b, 5000, 10, 100));
@@ -249,6 +254,7 @@ static void immediate_data_of_a_write_wait_for_a_receive(void **state)
 		assert_int_equal(wc.op, FLUE_WC_RECV_WRITE);
 		assert_int_equal(wc.imm, i);
 		assert_int_equal(wc.byte_len, 1000 + i);
+		assert_int_equal(p->b.mem[999 + i], 0);
 		if (i % 2)
 			assert_true(pair_expect(p->b.recv_cq, 100, FLUE_WC_SUCCESS));
 		assert_true(pair_expect(p->a.send_cq, i, FLUE_WC_SUCCESS));
