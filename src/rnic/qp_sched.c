@@ -75,6 +75,12 @@ static bool is_cut(const struct qp *q, const struct tx_cursor *c)
 	       !(q->tx.full.refused && c->kind == TX_RESPONSE);
 }
 
+/* Control messages ask for nothing, so they go while we close, too. */
+static bool may_tell(const struct qp *q)
+{
+	return (q->state == QPS_RTS && !q->tx.held) || q->state == QPS_CLOSING;
+}
+
 /* Chooses the next message when none is under way. */
 static enum tx_stop pick(struct qp *q, struct tx_cursor *c, uint32_t *status)
 {
@@ -83,12 +89,12 @@ static enum tx_stop pick(struct qp *q, struct tx_cursor *c, uint32_t *status)
 
 	if (q->state == QPS_TERMINATE)
 		return pick_last(q, c);
-	if (q->state != QPS_RTS || q->tx.held)
-		return TX_NOTHING;
-	if (full_owes(q, c)) {
+	if (full_owes(q, c) && may_tell(q)) {
 		c->kind = TX_CONTROL;
 		return TX_BUILT;
 	}
+	if (q->state != QPS_RTS || q->tx.held)
+		return TX_NOTHING;
 	if (c->rtr_owed || (c->imm_owed && !q->tx.full.paused)) {
 		c->kind = c->rtr_owed ? TX_RTR : TX_REQUEST;
 		return TX_BUILT;

@@ -89,6 +89,8 @@ static inline bool qp_sched_has_work(const struct qp *q)
 /* Shall our direction end now, as far as the scheduler is concerned? */
 static inline bool qp_sched_wants_fin(const struct qp *q)
 {
+	if (q->state == QPS_CLOSING && full_owes(q, &q->tx.cur))
+		return false;
 	return q->tx.fin_wanted && (!q->tx.term_owed || q->tx.cur.over);
 }
 

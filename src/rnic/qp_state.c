@@ -144,7 +144,8 @@ static uint16_t step(struct qp *q, const struct inbox_event *ev)
 	if (edge.actions & QPA_TERM)
 		q->tx.term_owed = true;
 	if (edge.actions & QPA_FIN)
-		q->tx.fin_wanted = true;
+		q->tx.fin_wanted = q->tx.full.ack_now =
+			true; /* the last chance to tell what is done */
 	if (edge.actions & QPA_TIMER)
 		engine_timer_arm(q->engine, &q->timer, (uint64_t)q->close_timeout_ms);
 	if (edge.actions & (QPA_RESET | QPA_CLOSE))

@@ -318,7 +318,9 @@ uint32_t rx_segment_accept(struct qp *q, const struct ddp_segment *s, const uint
 	const struct rx_op *op = &rx_ops[s->opcode];
 	uint32_t fault;
 
-	if (q->state == QPS_CLOSING && s->opcode != RDMAP_TERMINATE) {
+	/* What the peer tells of our requests asks for nothing. */
+	if (q->state == QPS_CLOSING && s->opcode != RDMAP_TERMINATE &&
+	    !(s->opcode == RDMAP_CONTROL && qp_is_full(q))) {
 		qp_apply(q, QPE_RX_DATA, FLUE_CLOSE_BAD, 0);
 		return RX_DROPPED;
 	}

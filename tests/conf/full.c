@@ -164,6 +164,23 @@ static void close_waits_until_the_peer_has_everything(void **state)
 	}
 }
 
+/* What was received is told of, also by who has nothing more to say. */
+static void who_closes_at_once_has_answered(void **state)
+{
+	for (uint32_t i = 0; i < 50; i++) {
+		struct pair *p = open_full(0);
+
+		assert_ok(pair_recv(&p->a, 0, 1000, 1));
+		assert_ok(pair_send(&p->b, 0, 1000, 2, i % 2 ? FLUE_SIGNALED : 0));
+		assert_true(pair_expect(p->a.recv_cq, 1, FLUE_WC_SUCCESS));
+		assert_ok(flue_disconnect(p->a.qp));
+		if (i % 2)
+			assert_true(pair_expect(p->b.send_cq, 2, FLUE_WC_SUCCESS));
+		conf_expect_end(p, FLUE_CLOSE_GRACEFUL, FLUE_CLOSE_GRACEFUL);
+		conf_end(p);
+	}
+}
+
 /* ---- immediate data ---- */
 
 static void send_with_immediate_data_has_both(void **state)
@@ -474,6 +491,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(unsignaled_requests_make_room),
 		cmocka_unit_test(requests_that_change_keys_wait_for_all_before),
 		cmocka_unit_test(close_waits_until_the_peer_has_everything),
+		cmocka_unit_test(who_closes_at_once_has_answered),
 		cmocka_unit_test(send_with_immediate_data_has_both),
 		cmocka_unit_test(sender_goes_back_to_what_was_not_taken),
 		cmocka_unit_test(immediate_data_of_a_write_wait_for_a_receive),
