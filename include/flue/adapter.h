@@ -30,9 +30,10 @@ struct flue_caps {
 	uint32_t max_private_data; /* octets: the most that a peer can send */
 	/* What can be sent with connect(), accept() and reject(); a request says it for its own answers. */
 	uint32_t max_private_request, max_private_reply, max_private_reject;
-	uint32_t max_private_rev1; /* instead of these: with FLUE_CONN_REV1 */
-	uint32_t features;         /* FLUE_FEATURE_* */
-	uint32_t max_private_full; /* with FLUE_CONN_FULL, in each direction */
+	uint32_t max_private_rev1;  /* instead of these: with FLUE_CONN_REV1 */
+	uint32_t features;          /* FLUE_FEATURE_* */
+	uint32_t max_private_full;  /* with FLUE_CONN_FULL, in each direction */
+	uint32_t max_read_sge_full; /* full service, instead of max_read_sge */
 };
 
 enum flue_feature {

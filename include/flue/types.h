@@ -93,7 +93,7 @@ enum flue_wr_op {
 	FLUE_WR_SEND = 0,
 	FLUE_WR_SEND_INV, /* Send; the peer's region `rkey` is revoked before its receive completes */
 	FLUE_WR_WRITE,    /* RDMA Write to remote_addr/rkey */
-	FLUE_WR_READ,     /* RDMA Read from remote_addr/rkey; n_sg must be 1 */
+	FLUE_WR_READ,     /* RDMA Read from remote_addr/rkey; n_sg up to caps->max_read_sge */
 	FLUE_WR_READ_INV,  /* Read; the local sink region is revoked before it completes */
 	FLUE_WR_LOCAL_INV, /* revoke the local region or window whose rkey is `rkey` */
 	FLUE_WR_FAST_REG,  /* make the revoked region `rkey` valid again: see `reg` */

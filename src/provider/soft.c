@@ -88,6 +88,7 @@ static void tell_caps(struct flue_caps *c)
 	c->max_cq_depth = RNIC_MAX_CQ_DEPTH;
 	c->max_sge = RNIC_MAX_SGE;
 	c->max_read_sge = RNIC_MAX_READ_SGE;
+	c->max_read_sge_full = RNIC_MAX_SGE;
 	c->max_inline = RNIC_MAX_INLINE;
 	c->max_ird = c->max_ord = RNIC_MAX_ORD;
 	c->max_mr_length = SIZE_MAX;

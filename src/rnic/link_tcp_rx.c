@@ -213,7 +213,7 @@ static ssize_t read_staged(struct link_tcp *l, bool *drained)
 static ssize_t read_direct(struct link_tcp *l, bool *drained)
 {
 	struct tcp_rx *rx = &l->rx;
-	struct iovec iov[RX_TARGET_MAX + 1];
+	struct iovec iov[RX_TARGET_MAX + 2];
 	struct msghdr msg = { .msg_iov = iov };
 	struct rx_target target;
 	size_t left = rx->seg.payload_len - rx->placed, want = left + rx->trailer + READ_AHEAD;

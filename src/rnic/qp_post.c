@@ -41,10 +41,18 @@ static bool is_known(struct qp *q, const struct op_rule *r)
 	       __atomic_load_n(q->state_word, __ATOMIC_ACQUIRE) == FLUE_QP_IDLE;
 }
 
+/* Or not known yet. */
+static bool is_strict(const struct qp *q)
+{
+	return !qp_is_full(q) && __atomic_load_n(q->state_word, __ATOMIC_ACQUIRE) != FLUE_QP_IDLE;
+}
+
 static int check_pieces(const struct qp *q, const struct op_rule *r, const struct flue_send_wr *wr,
 			uint32_t *total)
 {
-	if (wr->n_sg < r->min_sge || wr->n_sg > r->max_sge || (wr->n_sg && !wr->sg))
+	uint32_t most = wr->op == FLUE_WR_READ && !is_strict(q) ? RNIC_MAX_SGE : r->max_sge;
+
+	if (wr->n_sg < r->min_sge || wr->n_sg > most || (wr->n_sg && !wr->sg))
 		return -EINVAL;
 	if (!(wr->flags & FLUE_INLINE) && wr->n_sg > q->sq.max_sge)
 		return -EINVAL;

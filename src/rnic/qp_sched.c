@@ -24,6 +24,13 @@ static bool is_local(const struct wqe *w)
 	return w->op == FLUE_WR_LOCAL_INV || w->op == FLUE_WR_FAST_REG || w->op == FLUE_WR_BIND;
 }
 
+/* Posted before there was a connection. */
+static bool is_beyond_service(const struct qp *q, const struct wqe *w)
+{
+	return qp_op_rules[w->op].service > q->service ||
+	       (w->op == FLUE_WR_READ && w->n_sg > RNIC_MAX_READ_SGE && !qp_is_full(q));
+}
+
 /* In full service what is out may have to be sent again, from memory that is as it was: so who changes what keys
  * mean waits. */
 static bool is_behind_all(const struct qp *q, const struct wqe *w)
@@ -41,7 +48,7 @@ static enum tx_stop request_may_start(struct qp *q, const struct tx_cursor *c, u
 		return TX_NOTHING;
 	w = current_wqe(q, c);
 	*status = FLUE_WC_LOCAL_OPERATION;
-	if (qp_op_rules[w->op].service > q->service) /* posted before there was a connection */
+	if (is_beyond_service(q, w))
 		return TX_BAD_REQUEST;
 	if (w->flags & FLUE_FENCE && q->orq_head != c->orq_tail)
 		return TX_NOTHING;
@@ -267,9 +274,10 @@ static void put_read_request(struct qp *q, const struct tx_cursor *c, struct tx_
 	if (!o->rtr) {
 		const struct wqe *w = current_wqe(q, c);
 
+		/* A list has no place of its own: its octets are counted. */
 		if (w->n_sg) {
 			r.sink_stag = w->sg[0].lkey;
-			r.sink_to = w->sg[0].addr;
+			r.sink_to = w->n_sg == 1 ? w->sg[0].addr : 0;
 		}
 		r.size = w->total;
 		r.src_stag = w->rkey;

@@ -21,8 +21,8 @@ struct listener;
 struct inbox;
 
 #define RNIC_MAX_ENGINES  64
-#define RNIC_MAX_SGE      16
-#define RNIC_MAX_READ_SGE 1
+#define RNIC_MAX_SGE      32
+#define RNIC_MAX_READ_SGE 1 /* strict service: iWARP names one place */
 #define RNIC_MAX_INLINE   1024
 #define RNIC_MAX_DEPTH    32768
 #define RNIC_MAX_CQ_DEPTH (1u << 20)

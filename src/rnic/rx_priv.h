@@ -14,6 +14,9 @@ enum mem_verdict rx_get_memory(struct qp *q, uint32_t key, uint32_t access, uint
 bool rx_hold(struct qp *q, uint32_t key, uint32_t access, uint64_t to, size_t len,
 	     struct rx_target *t, enum mem_verdict *v);
 
+/* The same for octets skip..skip+len of a request's list. */
+bool rx_hold_list(struct qp *q, const struct wqe *w, size_t skip, size_t len, struct rx_target *t);
+
 /* rx_read.c */
 uint32_t rx_check_read_request(struct qp *q, const struct ddp_segment *s, const uint8_t *payload);
 uint32_t rx_deliver_read_request(struct qp *q, const struct ddp_segment *s, const uint8_t *payload);

@@ -74,13 +74,12 @@ uint32_t rx_check_read_response(struct qp *q, const struct ddp_segment *s, const
 uint32_t rx_target_read_response(struct qp *q, const struct ddp_segment *s, size_t off, size_t len,
 				 struct rx_target *t)
 {
-	const struct orq_entry *o = orq_first(q);
-	enum mem_verdict v;
+	struct wqe *w = wq_at(&q->sq, orq_first(q)->wqe);
 
 	(void)s;
-	if (rx_hold(q, o->stag, FLUE_LOCAL_WRITE, o->to + q->rx.read_got + off, len, t, &v))
+	if (rx_hold_list(q, w, q->rx.read_got + off, len, t))
 		return WIRE_OK;
-	wq_at(&q->sq, o->wqe)->status = FLUE_WC_LOCAL_PROTECTION;
+	w->status = FLUE_WC_LOCAL_PROTECTION;
 	return FAULT_RDMAP_CATASTROPHIC;
 }
 
@@ -186,7 +185,7 @@ uint32_t rx_deliver_atomic_response(struct qp *q, const struct ddp_segment *s,
 {
 	struct orq_entry o = *orq_first(q);
 	struct rdmap_atomic_response r;
-	struct rx_target t = { .n = 0 };
+	struct rx_target t = { .n = 0, .n_ref = 0 };
 	enum mem_verdict v;
 	int rc;
 

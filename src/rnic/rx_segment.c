@@ -26,17 +26,42 @@ bool rx_hold(struct qp *q, uint32_t key, uint32_t access, uint64_t to, size_t le
 {
 	char *p;
 
-	*v = rx_get_memory(q, key, access, to, len, &p, &t->ref[t->n]);
+	*v = rx_get_memory(q, key, access, to, len, &p, &t->ref[t->n_ref]);
 	if (*v != MEM_OK)
 		return false;
+	t->n_ref++;
 	t->iov[t->n++] = (struct iovec) { p, len };
 	return true;
 }
 
 void rx_target_put(struct rx_target *t)
 {
-	while (t->n)
-		mem_put(t->ref[--t->n]);
+	while (t->n_ref)
+		mem_put(t->ref[--t->n_ref]);
+	t->n = 0;
+}
+
+bool rx_hold_list(struct qp *q, const struct wqe *w, size_t skip, size_t len, struct rx_target *t)
+{
+	enum mem_verdict v;
+
+	for (uint32_t i = 0; len; i++) {
+		const struct flue_sge *sg = &w->sg[i];
+		size_t n;
+
+		if (skip >= sg->length) {
+			skip -= sg->length;
+			continue;
+		}
+		n = min_size(sg->length - skip, len);
+		if (!rx_hold(q, sg->lkey, FLUE_LOCAL_WRITE, sg->addr + skip, n, t, &v)) {
+			rx_target_put(t);
+			return false;
+		}
+		skip = 0;
+		len -= n;
+	}
+	return true;
 }
 
 /* ---- Send ---- */
@@ -140,28 +165,12 @@ static uint32_t target_send(struct qp *q, const struct ddp_segment *s, size_t of
 			    struct rx_target *t)
 {
 	const struct wqe *w = q->rx.wqe;
-	enum mem_verdict v;
-	size_t skip = q->rx.filled + off;
 
 	(void)s;
-	for (uint32_t i = 0; len; i++) {
-		const struct flue_sge *sg = &w->sg[i];
-		size_t n;
-
-		if (skip >= sg->length) {
-			skip -= sg->length;
-			continue;
-		}
-		n = min_size(sg->length - skip, len);
-		if (!rx_hold(q, sg->lkey, FLUE_LOCAL_WRITE, sg->addr + skip, n, t, &v)) {
-			rx_target_put(t);
-			qp_fail_recv(q, w, FLUE_WC_LOCAL_PROTECTION);
-			return FAULT_DDP_CATASTROPHIC;
-		}
-		skip = 0;
-		len -= n;
-	}
-	return WIRE_OK;
+	if (rx_hold_list(q, w, q->rx.filled + off, len, t))
+		return WIRE_OK;
+	qp_fail_recv(q, w, FLUE_WC_LOCAL_PROTECTION);
+	return FAULT_DDP_CATASTROPHIC;
 }
 
 /* ---- immediate data ---- */
@@ -212,14 +221,26 @@ static uint32_t check_write(struct qp *q, const struct ddp_segment *s, const uin
 	return WIRE_OK;
 }
 
+/* Programs spin on the last octet of a Write, and take the rest for there. Neither memcpy() nor the kernel promises an
+ * order within a piece. */
+static void set_last_apart(struct rx_target *t)
+{
+	struct iovec *all = &t->iov[t->n - 1];
+
+	all->iov_len--;
+	t->iov[t->n++] = (struct iovec) { (char *)all->iov_base + all->iov_len, 1 };
+}
+
 static uint32_t target_write(struct qp *q, const struct ddp_segment *s, size_t off, size_t len,
 			     struct rx_target *t)
 {
 	enum mem_verdict v;
 
-	if (rx_hold(q, s->stag, FLUE_REMOTE_WRITE, s->to + off, len, t, &v))
-		return WIRE_OK;
-	return tagged_faults[v];
+	if (!rx_hold(q, s->stag, FLUE_REMOTE_WRITE, s->to + off, len, t, &v))
+		return tagged_faults[v];
+	if (s->last && len > 1 && off + len == s->payload_len)
+		set_last_apart(t);
+	return WIRE_OK;
 }
 
 static uint32_t deliver_write(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
@@ -339,7 +360,7 @@ uint32_t rx_segment_accept(struct qp *q, const struct ddp_segment *s, const uint
 uint32_t rx_segment_target(struct qp *q, const struct ddp_segment *s, size_t off, size_t len,
 			   struct rx_target *t)
 {
-	t->n = 0;
+	t->n = t->n_ref = 0;
 	return rx_ops[s->opcode].target(q, s, off, len, t);
 }
 
@@ -357,6 +378,7 @@ uint32_t rx_segment_place_part(struct qp *q, const struct ddp_segment *s, size_t
 	for (uint32_t i = 0; i < t.n && !fault; i++) {
 		if (umem_write(t.iov[i].iov_base, bytes, t.iov[i].iov_len))
 			fault = FAULT_DDP_CATASTROPHIC;
+		__atomic_thread_fence(__ATOMIC_RELEASE); /* see set_last_apart() */
 		bytes += t.iov[i].iov_len;
 	}
 	rx_target_put(&t);

@@ -16,9 +16,9 @@
 
 /* Local memory for a part of a segment's payload, held against revocation. */
 struct rx_target {
-	struct iovec iov[RX_TARGET_MAX];
+	struct iovec iov[RX_TARGET_MAX + 1]; /* to be filled one after the other */
 	struct mem *ref[RX_TARGET_MAX];
-	uint32_t n;
+	uint32_t n, n_ref;
 };
 
 /* Does the queue pair still want segments? */

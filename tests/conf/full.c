@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Conformance: what full service has that iWARP has not (RD-3). A Send or Write completes when the peer has it; who has no
+ * Conformance: what full service has that iWARP has not (RD-2, RD-4). A Send or Write completes when the peer has it; who has no
  * receive is waited for; an error is of one request.
  */
 #include "conf/conf.h"
@@ -205,6 +205,56 @@ static void send_with_immediate_data_has_both(void **state)
 		assert_int_equal(pair_check(p->b.mem, n, 5), n);
 		assert_true(pair_expect(p->a.send_cq, 10 + i, FLUE_WC_SUCCESS));
 	}
+	conf_end(p);
+}
+
+/* ---- lists ---- */
+
+static void reads_are_scattered_over_lists(void **state)
+{
+	struct pair_options o = PAIR_DEFAULTS;
+	struct flue_sge sge[32];
+	struct flue_send_wr wr = { .op = FLUE_WR_READ, .flags = FLUE_SIGNALED, .sg = sge };
+	struct pair *p;
+
+	o.sge = 32;
+	p = conf_pair(&o);
+	assert_int_equal(p->a.adapter->caps->max_read_sge_full, 32);
+	pair_fill(p->b.mem, 300000, 4);
+	wr.rkey = p->b.mr->rkey;
+	wr.remote_addr = p->b.mr->remote_start;
+	for (uint32_t n = 1; n <= 32; n++) {
+		uint32_t at = 0, from = 0;
+
+		memset(p->a.mem, 0, 400000);
+		for (uint32_t i = 0; i < n; i++) {
+			/* Some of nothing, some over segments; gaps between them. */
+			uint32_t len = i % 5 == 3
+					       ? 0
+					       : (i * 7919 + n * 131) % 9000 + (n == 2 ? 70000 : 0);
+
+			sge[i] = flue_mr_sge(p->a.mr, at, len);
+			at += len + 17;
+		}
+		wr.n_sg = n;
+		wr.id = n;
+		assert_ok(flue_post_send(p->a.qp, &wr));
+		assert_true(pair_expect(p->a.send_cq, n, FLUE_WC_SUCCESS));
+		for (uint32_t i = 0; i < n; i++) {
+			size_t to = sge[i].addr - p->a.mr->remote_start;
+
+			assert_memory_equal(p->a.mem + to, p->b.mem + from, sge[i].length);
+			for (uint32_t gap = 0; gap < 17; gap++)
+				assert_int_equal(p->a.mem[to + sge[i].length + gap], 0);
+			from += sge[i].length;
+		}
+	}
+	/* One of them is not good: only that is told, and nothing is written there. */
+	sge[2].lkey ^= 1;
+	wr.n_sg = 4;
+	assert_ok(flue_post_send(p->a.qp, &wr));
+	assert_true(pair_expect(p->a.send_cq, 32, FLUE_WC_LOCAL_PROTECTION));
+	conf_expect_end(p, FLUE_CLOSE_FAULT, FLUE_CLOSE_TERMINATED);
 	conf_end(p);
 }
 
@@ -486,13 +536,14 @@ static void strict_initiator_is_refused(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(send_completes_when_the_peer_has_it), /* RD-3 */
+		cmocka_unit_test(send_completes_when_the_peer_has_it), /* RD-2 */
 		cmocka_unit_test(write_that_completed_is_there),
 		cmocka_unit_test(unsignaled_requests_make_room),
 		cmocka_unit_test(requests_that_change_keys_wait_for_all_before),
 		cmocka_unit_test(close_waits_until_the_peer_has_everything),
 		cmocka_unit_test(who_closes_at_once_has_answered),
 		cmocka_unit_test(send_with_immediate_data_has_both),
+		cmocka_unit_test(reads_are_scattered_over_lists),
 		cmocka_unit_test(sender_goes_back_to_what_was_not_taken),
 		cmocka_unit_test(immediate_data_of_a_write_wait_for_a_receive),
 		cmocka_unit_test(sender_waits_as_long_as_the_responder_says),
