@@ -33,6 +33,7 @@ static const struct {
 	{ FLUE_FEATURE_MODIFY, "modify", "queue pairs brought up without a connection manager" },
 	{ FLUE_FEATURE_POST_EARLY, "post-early",
 	  "requests are taken before the connection is there" },
+	{ FLUE_FEATURE_FULL, "full-service", "what RoCE programs rely on, between two Flue ends" },
 };
 
 #define MAX_ADDRESSES 64
@@ -61,6 +62,7 @@ static const struct {
 	LIMIT(max_cq_depth, "completion queue depth"),
 	LIMIT(max_sge, "pieces of memory per request"),
 	LIMIT(max_read_sge, "pieces of memory per read"),
+	LIMIT(max_read_sge_full, "pieces of memory per read, full service"),
 	LIMIT(max_inline, "inline bytes"),
 	LIMIT(max_ird, "inbound reads at once"),
 	LIMIT(max_ord, "outbound reads at once"),
@@ -71,6 +73,7 @@ static const struct {
 	LIMIT(max_private_reply, "bytes of private data to answer"),
 	LIMIT(max_private_reject, "bytes of private data to reject with"),
 	LIMIT(max_private_rev1, "bytes of each with MPA revision 1"),
+	LIMIT(max_private_full, "bytes of each in full service"),
 };
 
 #define N_LIMITS (sizeof(limits) / sizeof(limits[0]))
