@@ -7,8 +7,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/lock.h"
 #include "base/own.h"
+#include "base/robust.h"
 #include "base/space.h"
 #include "base/sys.h"
 #include "channel/board.h"
@@ -93,7 +93,7 @@ static bool set_lock(uint32_t first, short type)
 }
 
 /* Locks of files do not keep threads of one process apart. */
-static struct lock threads;
+static struct robust_lock threads;
 
 void board_drop(void)
 {
@@ -102,21 +102,8 @@ void board_drop(void)
 
 void board_forked(void)
 {
-	lock_init(&threads);
+	atomic_store(&threads.word, 0);
 	board_drop();
-}
-
-/* Not for ever: in a signal handler this very thread may hold it. */
-static bool take_threads(void)
-{
-	for (int tries = 0; tries < 1000; tries++) {
-		uint32_t free = 0;
-
-		if (atomic_compare_exchange_strong(&threads.word, &free, 1))
-			return true;
-		sched_yield();
-	}
-	return false;
 }
 
 bool board_lock(uint32_t first, struct board_slot bucket[BOARD_BUCKET])
@@ -124,8 +111,8 @@ bool board_lock(uint32_t first, struct board_slot bucket[BOARD_BUCKET])
 	ssize_t n;
 	int tries = 100;
 
-	if (!take_threads())
-		return false;
+	if (!robust_take(&threads))
+		return false; /* in a signal handler: this very thread holds it */
 	if (board_fd() < 0)
 		goto fail;
 	/* Never wait for long: a lane is worth less than a hang. */
@@ -141,14 +128,14 @@ bool board_lock(uint32_t first, struct board_slot bucket[BOARD_BUCKET])
 		return true;
 	set_lock(first, F_UNLCK);
 fail:
-	lock_give(&threads);
+	robust_give(&threads);
 	return false;
 }
 
 void board_unlock(uint32_t first)
 {
 	set_lock(first, F_UNLCK);
-	lock_give(&threads);
+	robust_give(&threads);
 }
 
 bool board_read(uint32_t n, struct board_slot *slot)
