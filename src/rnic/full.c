@@ -172,17 +172,31 @@ void full_resume(struct qp *q)
 
 /* ---- requester: refused ---- */
 
+/* One of our Reads that waits for its answer: it may be refused after others behind it are done. */
+static struct wqe *find_read(struct qp *q, uint32_t number)
+{
+	for (uint32_t n = q->orq_head; n != q->tx.cur.orq_tail; n++) {
+		const struct orq_entry *o = qp_orq(q, n);
+
+		if (!o->rtr && o->number == number)
+			return wq_at(&q->sq, o->wqe);
+	}
+	return NULL;
+}
+
 static uint32_t fail(struct qp *q, const struct control *w)
 {
 	static const uint8_t status[] = { [CONTROL_ACCESS] = FLUE_WC_REMOTE_ACCESS,
 					  [CONTROL_REQUEST] = FLUE_WC_REMOTE_REQUEST,
 					  [CONTROL_OPERATION] = FLUE_WC_REMOTE_OPERATION };
-	struct full_tx *f = &q->tx.full;
-	uint32_t fault = full_acked(q, w->number);
+	struct wqe *blamed = find_read(q, w->number);
+	uint32_t fault = full_acked(q, w->number); /* those before it are done */
 
-	if (fault || is_nothing(q, f->ack_wqe))
+	if (!blamed && (fault || is_nothing(q, q->tx.full.ack_wqe)))
 		return FAULT_RDMAP_OTHER;
-	wq_at(&q->sq, f->ack_wqe)->status = status[w->code];
+	if (!blamed)
+		blamed = wq_at(&q->sq, q->tx.full.ack_wqe);
+	blamed->status = status[w->code];
 	qp_apply(q, QPE_RX_TERM, FLUE_CLOSE_TERMINATED, w->detail);
 	return WIRE_OK;
 }
@@ -215,16 +229,34 @@ void full_done(struct qp *q, const struct ddp_segment *s)
 		engine_later(q->engine, &q->ack_later);
 }
 
+/* The last word that this connection hears from us. */
+static void refuse(struct qp *q, uint32_t fault, uint32_t number)
+{
+	q->tx.full.nak = (struct control) { .kind = CONTROL_ERROR,
+					    .code = (uint8_t)control_error_of(fault),
+					    .detail = (uint16_t)fault,
+					    .number = number };
+	q->tx.full.refused = true;
+}
+
 bool full_refuse(struct qp *q, uint32_t fault, const struct ddp_segment *s)
 {
 	if (!qp_is_full(q) || !s || !s->hdr_len || !rdmap_ops[s->opcode].request)
 		return false;
-	q->tx.full.nak = (struct control) { .kind = CONTROL_ERROR,
-					    .code = (uint8_t)control_error_of(fault),
-					    .detail = (uint16_t)fault,
-					    .number = q->rx.number };
-	q->tx.full.refused = true;
+	refuse(q, fault, q->rx.number);
 	return true;
+}
+
+void full_lost_source(struct qp *q, uint32_t fault)
+{
+	struct tx_cursor *c = &q->tx.cur;
+
+	if (!qp_is_full(q))
+		return;
+	refuse(q, fault, qp_irq(q, c->irq_next)->number);
+	c->kind = TX_NONE;
+	c->off = 0;
+	q->irq_head = q->irq_tail = c->irq_next;
 }
 
 static bool owes_ack(const struct qp *q, const struct tx_cursor *c)

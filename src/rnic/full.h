@@ -47,6 +47,8 @@ void full_not_ready(struct qp *q);
 void full_done(struct qp *q, const struct ddp_segment *s);
 /* A fault in what came: is that for the peer's request to hear? false: a Terminate is owed. */
 bool full_refuse(struct qp *q, uint32_t fault, const struct ddp_segment *s);
+/* The answer at the cursor cannot be given any more, nor are those behind it: that request hears of it. */
+void full_lost_source(struct qp *q, uint32_t fault);
 /* Nothing went out with which the peer could have been told: it is told. */
 void full_run_ack(struct engine_kick *k);
 

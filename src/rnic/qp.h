@@ -42,6 +42,7 @@ enum qp_service {
 /* An inbound Read Request being answered, or an atomic operation that is done. */
 struct irq_entry {
 	bool atomic;
+	uint32_t number; /* in full service */
 	union {
 		struct rdmap_read_request req;
 		struct rdmap_atomic_response done;

@@ -544,6 +544,7 @@ bool qp_sched_refuse(struct qp *q, enum tx_stop why, uint32_t status, bool torn)
 
 	if (why == TX_BAD_SOURCE) {
 		if (!torn) {
+			full_lost_source(q, FAULT_RDMAP_STAG);
 			qp_fault(q, FAULT_RDMAP_STAG, NULL, 0, 0, NULL);
 			return true;
 		}

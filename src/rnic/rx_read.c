@@ -46,6 +46,7 @@ uint32_t rx_deliver_read_request(struct qp *q, const struct ddp_segment *s, cons
 
 	(void)s;
 	i->atomic = false;
+	i->number = q->rx.number;
 	rdmap_read_request_decode(&i->req, payload);
 	q->irq_tail++;
 	q->rx.msn_read++;
@@ -161,6 +162,7 @@ uint32_t rx_deliver_atomic_request(struct qp *q, const struct ddp_segment *s,
 	if (fault)
 		return fault;
 	i->atomic = true;
+	i->number = q->rx.number;
 	i->done.id = r.id;
 	q->irq_tail++;
 	q->rx.msn_read++;

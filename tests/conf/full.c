@@ -420,12 +420,12 @@ static void both_sides_are_not_ready_while_reads_run_both_ways(void **state)
 
 /* ---- errors ---- */
 
-static void error_is_of_one_request(void **state)
+static void error_is_of(uint32_t op)
 {
 	struct pair *p = open_full(4);
 	struct flue_sge sge = flue_mr_sge(p->a.mr, 0, 8);
 	struct flue_send_wr bad = { .id = 4,
-				    .op = FLUE_WR_WRITE,
+				    .op = op,
 				    .sg = &sge,
 				    .n_sg = 1,
 				    .rkey = p->b.mr->rkey ^ 1,
@@ -435,7 +435,7 @@ static void error_is_of_one_request(void **state)
 	assert_ok(pair_recv(&p->b, 600000, 10, 1));
 	assert_ok(pair_send(&p->a, 0, 10, 1, FLUE_SIGNALED));
 	assert_ok(pair_read(&p->a, 0, 500000, &p->b, 0, 2, FLUE_SIGNALED));
-	assert_ok(pair_write(&p->a, 0, 10, &p->b, 700000, 3, 0));
+	assert_ok(pair_write(&p->a, 0, 10, &p->b, 700000, 3, FLUE_SIGNALED));
 	assert_ok(flue_post_send(p->a.qp, &bad));
 	assert_ok(pair_write(&p->a, 0, 10, &p->b, 700100, 5, 0));
 	assert_ok(pair_read(&p->a, 0, 10, &p->b, 0, 6, 0));
@@ -443,6 +443,7 @@ static void error_is_of_one_request(void **state)
 	assert_true(pair_expect(p->a.send_cq, 1, FLUE_WC_SUCCESS));
 	assert_true(pair_expect(p->a.send_cq, 2, FLUE_WC_SUCCESS));
 	assert_int_equal(pair_check(p->a.mem, 500000, 8), 500000);
+	assert_true(pair_expect(p->a.send_cq, 3, FLUE_WC_SUCCESS));
 	assert_true(pair_expect(p->a.send_cq, 4, FLUE_WC_REMOTE_ACCESS));
 	assert_true(pair_expect(p->a.send_cq, 5, FLUE_WC_FLUSHED));
 	assert_true(pair_expect(p->a.send_cq, 6, FLUE_WC_FLUSHED));
@@ -451,6 +452,44 @@ static void error_is_of_one_request(void **state)
 	assert_true(pair_wait_state(p->a.qp, FLUE_QP_ERROR, 5000));
 	assert_true(pair_wait_state(p->b.qp, FLUE_QP_ERROR, 5000));
 	conf_end(p);
+}
+
+static void error_is_of_one_request(void **state)
+{
+	error_is_of(FLUE_WR_WRITE);
+	error_is_of(FLUE_WR_READ);
+	error_is_of(FLUE_WR_WRITE_IMM);
+	error_is_of(FLUE_WR_FETCH_ADD);
+}
+
+/* Memory is revoked while Reads of it are answered: the first that cannot be is the one that fails. */
+static void read_fails_when_its_source_is_revoked(void **state)
+{
+	for (uint32_t round = 0; round < 20; round++) {
+		struct pair *p = open_full(4);
+		struct flue_mr *mr = flue_register(p->b.pd, p->b.mem, 500000, FLUE_REMOTE_READ);
+		struct flue_sge sge = flue_mr_sge(p->a.mr, 0, 500000);
+		struct flue_send_wr wr = { .op = FLUE_WR_READ, .flags = FLUE_SIGNALED, .sg = &sge };
+		struct flue_wc wc[32];
+		uint32_t good = 0;
+
+		assert_non_null(mr);
+		wr.n_sg = 1;
+		wr.rkey = mr->rkey;
+		wr.remote_addr = mr->remote_start;
+		for (wr.id = 0; wr.id < 32; wr.id++)
+			assert_ok(flue_post_send(p->a.qp, &wr));
+		usleep(round * 100);
+		assert_ok(flue_deregister(mr));
+		assert_int_equal(pair_take(p->a.send_cq, wc, 32, 20000), 32);
+		while (good < 32 && wc[good].status == FLUE_WC_SUCCESS)
+			good++;
+		if (good < 32)
+			assert_int_equal(wc[good].status, FLUE_WC_REMOTE_ACCESS);
+		for (uint32_t i = good + 1; i < 32; i++)
+			assert_int_equal(wc[i].status, FLUE_WC_FLUSHED);
+		conf_end(p);
+	}
 }
 
 static void message_that_is_too_long_is_an_invalid_request(void **state)
@@ -551,6 +590,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(retries_count_from_the_last_progress),
 		cmocka_unit_test(both_sides_are_not_ready_while_reads_run_both_ways),
 		cmocka_unit_test(error_is_of_one_request),
+		cmocka_unit_test(read_fails_when_its_source_is_revoked),
 		cmocka_unit_test(message_that_is_too_long_is_an_invalid_request),
 		cmocka_unit_test(receive_that_cannot_take_it_is_the_responders_fault),
 		cmocka_unit_test(own_bad_request_fails_behind_those_before_it),
