@@ -27,8 +27,10 @@ static bool is_local(const struct wqe *w)
 uint32_t full_acked(struct qp *q, uint32_t number)
 {
 	struct full_tx *f = &q->tx.full;
+	/* Who dropped a message has not done those behind it. */
+	uint32_t most = f->go_back ? f->back_to : q->tx.cur.number;
 
-	if (distance(number, f->acked) < 0 || distance(q->tx.cur.number, number) < 0)
+	if (distance(number, f->acked) < 0 || distance(most, number) < 0)
 		return FAULT_RDMAP_OTHER;
 	if (number == f->acked)
 		return WIRE_OK;
@@ -50,6 +52,11 @@ uint32_t full_acked(struct qp *q, uint32_t number)
 		qp_apply(q, QPE_CLOSE_IDLE, FLUE_CLOSE_GRACEFUL, 0);
 	}
 	return WIRE_OK;
+}
+
+bool full_expects(const struct qp *q, const struct orq_entry *o)
+{
+	return !q->tx.full.go_back || distance(o->number, q->tx.full.back_to) < 0;
 }
 
 void full_ask(struct qp *q, uint32_t number)

@@ -28,6 +28,8 @@
 
 /* Our messages before `number` are done. FAULT_RDMAP_OTHER: it can not be. */
 uint32_t full_acked(struct qp *q, uint32_t number);
+/* Can an answer to this request come? Not if the peer has dropped it. */
+bool full_expects(const struct qp *q, const struct orq_entry *o);
 /* Nothing of ours is half out. Goes back, if that was asked for. */
 void full_settle(struct qp *q);
 /* The peer has had the time it wanted. */

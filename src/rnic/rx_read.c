@@ -60,7 +60,7 @@ uint32_t rx_check_read_response(struct qp *q, const struct ddp_segment *s, const
 	uint32_t left;
 
 	(void)payload;
-	if (q->orq_head == q->tx.cur.orq_tail || o->atomic)
+	if (q->orq_head == q->tx.cur.orq_tail || o->atomic || !full_expects(q, o))
 		return FAULT_RDMAP_OPCODE;
 	left = o->size - q->rx.read_got;
 	if (s->stag != o->stag)
@@ -177,7 +177,8 @@ uint32_t rx_check_atomic_response(struct qp *q, const struct ddp_segment *s, con
 	if (s->msn != q->rx.msn_atomic)
 		return FAULT_DDP_MSN;
 	rdmap_atomic_response_decode(&r, payload);
-	if (q->orq_head == q->tx.cur.orq_tail || !o->atomic || r.id != o->msn)
+	if (q->orq_head == q->tx.cur.orq_tail || !o->atomic || r.id != o->msn ||
+	    !full_expects(q, o))
 		return FAULT_RDMAP_OPCODE;
 	return WIRE_OK;
 }
