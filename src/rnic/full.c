@@ -136,7 +136,7 @@ void full_settle(struct qp *q)
 		c->imm_owed = false;
 		c->number--;
 	}
-	while (distance(c->number, f->back_to) > 0)
+	while (distance(c->number, f->back_to) > 0 && c->next_wqe != f->ack_wqe)
 		step_back(q, c);
 	/* Of a Write with immediate data only those are to come again. */
 	if (c->number != f->back_to) {

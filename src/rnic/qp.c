@@ -156,6 +156,9 @@ static bool is_reading(struct qp *q)
 
 void qp_query(struct qp *q, struct qp_info *info)
 {
+	/* iWARP alone has no atomics to allow. */
+	uint32_t unknown = q->service == SERVICE_STRICT ? (uint32_t)FLUE_REMOTE_ATOMIC : 0;
+
 	engine_lock(q->engine);
 	*info = (struct qp_info) { .state = q->state,
 				   .llp_open = link_is_open(q->link) || q->cep,
@@ -165,7 +168,7 @@ void qp_query(struct qp *q, struct qp_info *info)
 				   .reads_in = q->irq_tail - q->irq_head,
 				   .ird = q->ird,
 				   .ord = q->ord,
-				   .access = REMOTE_RIGHTS & ~q->deny_always,
+				   .access = REMOTE_RIGHTS & ~q->deny_always & ~unknown,
 				   .rnr_retries = q->rnr_retries,
 				   .min_rnr_timer = q->min_rnr_timer };
 	engine_unlock(q->engine);

@@ -507,6 +507,8 @@ void qp_sched_out(struct qp *q, const struct tx_cursor *at, const struct tx_curs
 			qp_finish(q, at->next_wqe, FLUE_WC_SUCCESS);
 	} else if (after->irq_next != at->irq_next) {
 		q->irq_head++;
+	} else if (at->kind == TX_RTR) {
+		q->tx.full.acked = after->number; /* it asks for nothing that could be refused */
 	}
 }
 

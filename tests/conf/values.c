@@ -75,7 +75,8 @@ static void rights_of_a_queue_pair_bind_its_peer(void **state)
 	struct flue_qp_values v = FLUE_ATTR(struct flue_qp_values);
 
 	assert_int_equal(ask(p->b.qp, FLUE_QPV_ACCESS).access,
-			 FLUE_REMOTE_READ | FLUE_REMOTE_WRITE | FLUE_REMOTE_ATOMIC);
+			 FLUE_REMOTE_READ | FLUE_REMOTE_WRITE |
+				 (pair_full ? (uint32_t)FLUE_REMOTE_ATOMIC : 0));
 	v.access = FLUE_REMOTE_WRITE;
 	assert_ok(p->b.qp->ops->modify(p->b.qp, &v, FLUE_QPV_ACCESS));
 	assert_int_equal(ask(p->b.qp, FLUE_QPV_ACCESS).access, FLUE_REMOTE_WRITE);
