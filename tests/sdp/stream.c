@@ -2,7 +2,9 @@
 /* Two engines: streams in both directions, over every shape of buffers (OS-17, OS-19, OS-21). */
 #include "sdp/bed.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/util.h"
 
@@ -39,6 +41,13 @@ struct flow {
 	bool eof;
 };
 
+/* Something has moved, or nothing can just now. */
+static void assert_moves(bool good, ssize_t rc)
+{
+	if (!good && rc != -EAGAIN)
+		fail_msg("%s", strerror((int)-rc));
+}
+
 static void push(struct flow *f)
 {
 	uint8_t octets[4096];
@@ -49,7 +58,7 @@ static void push(struct flow *f)
 		return;
 	bed_fill(octets, n, f->sent, f->seed);
 	rc = bed_send(f->from, octets, n);
-	assert_true(rc > 0 || rc == -EAGAIN);
+	assert_moves(rc > 0, rc);
 	if (rc > 0)
 		f->sent += (uint64_t)rc;
 	if (f->sent == f->total)
@@ -61,7 +70,7 @@ static void pull(struct flow *f)
 	uint8_t octets[4096];
 	ssize_t rc = bed_recv(f->to, octets, f->chunk);
 
-	assert_true(rc >= 0 || rc == -EAGAIN);
+	assert_moves(rc >= 0, rc);
 	if (rc > 0) {
 		assert_true(bed_check(octets, (size_t)rc, f->got, f->seed));
 		f->got += (uint64_t)rc;
