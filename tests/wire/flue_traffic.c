@@ -11,7 +11,7 @@
  *
  * Words: nocrc (CRC off), markers-a, markers-b (what a, the initiator, or b wants to receive),
  * rev1, two-way, strict (no own-peer extensions), rtr-send, rtr-write, rtr-read, ipv6, data
- * (private data), fpdu=N, small, large (sizes of messages; both when none is given), and how it
+ * (private data), rfc7306 (its messages, too), fpdu=N, small, large (sizes of messages; both when none is given), and how it
  * ends: end-a, end-b, abort, bad-write, bad-read, bad-bounds, refused.
  */
 #include <errno.h>
@@ -27,9 +27,24 @@ enum { SMALL = 1, LARGE = 2 };
 enum end { END_A, END_B, END_ABORT, END_BAD_WRITE, END_BAD_READ, END_BAD_BOUNDS, END_REFUSED };
 
 /* By RDMAP opcode. */
-static const char *const names[] = { "write",    "read_request", "read_response", "send",
-				     "send_inv", "send_se",      "send_se_inv",   "terminate" };
-enum { WRITE, READ_REQUEST, READ_RESPONSE, SEND, SEND_INV, SEND_SE, SEND_SE_INV, TERMINATE };
+static const char *const names[] = { "write",        "read_request",   "read_response",
+				     "send",         "send_inv",       "send_se",
+				     "send_se_inv",  "terminate",      "immediate",
+				     "immediate_se", "atomic_request", "atomic_response" };
+enum {
+	WRITE,
+	READ_REQUEST,
+	READ_RESPONSE,
+	SEND,
+	SEND_INV,
+	SEND_SE,
+	SEND_SE_INV,
+	TERMINATE,
+	IMMEDIATE,
+	IMMEDIATE_SE,
+	ATOMIC_REQUEST,
+	ATOMIC_RESPONSE
+};
 
 static unsigned long count[sizeof(names) / sizeof(names[0])];
 static unsigned sizes_wanted;
@@ -64,7 +79,7 @@ static const struct word flag_words[] = {
 	{ "markers-b", 1, FLUE_CONN_MARKERS }, { "rev1", 0, FLUE_CONN_REV1 },
 	{ "two-way", 0, FLUE_CONN_TWO_WAY },   { "strict", 2, FLUE_CONN_STRICT_PEER },
 	{ "rtr-send", 2, FLUE_CONN_RTR_SEND }, { "rtr-write", 2, FLUE_CONN_RTR_WRITE },
-	{ "rtr-read", 2, FLUE_CONN_RTR_READ },
+	{ "rtr-read", 2, FLUE_CONN_RTR_READ }, { "rfc7306", 2, FLUE_CONN_RFC7306 },
 };
 
 static const char *const end_words[] = { "end-a",    "end-b",      "abort",  "bad-write",
@@ -196,6 +211,53 @@ static void read_one(struct pair_side *from, struct pair_side *to, uint32_t size
 	count[READ_RESPONSE]++;
 }
 
+static void write_imm_one(struct pair_side *from, struct pair_side *to, uint32_t size,
+			  uint32_t flags)
+{
+	struct flue_sge sge = flue_mr_sge(from->mr, OUT_AT, size);
+	struct flue_send_wr wr = { .id = 1,
+				   .op = FLUE_WR_WRITE_IMM,
+				   .flags = FLUE_SIGNALED | flags,
+				   .sg = &sge,
+				   .n_sg = 1,
+				   .rkey = to->mr->rkey,
+				   .remote_addr = to->mr->remote_start + IN_AT,
+				   .imm = ++seed };
+	struct flue_wc wc;
+
+	pair_fill(from->mem + OUT_AT, size, seed);
+	MUST(pair_recv(to, OUT_AT, 0, 1));
+	MUST(flue_post_send(from->qp, &wr));
+	done(from);
+	MUST(pair_take(to->recv_cq, &wc, 1, 10000) == 1);
+	MUST(wc.status == FLUE_WC_SUCCESS && wc.imm == seed && wc.byte_len == size);
+	MUST(pair_check(to->mem + IN_AT, size, seed) == size);
+	count[WRITE]++;
+	count[flags ? IMMEDIATE_SE : IMMEDIATE]++;
+}
+
+static void atomic_one(struct pair_side *from, struct pair_side *to, uint32_t op)
+{
+	struct flue_sge sge = flue_mr_sge(from->mr, IN_AT, 8);
+	struct flue_send_wr wr = { .id = 1,
+				   .op = op,
+				   .flags = FLUE_SIGNALED,
+				   .sg = &sge,
+				   .n_sg = 1,
+				   .rkey = to->mr->rkey,
+				   .remote_addr = to->mr->remote_start + OUT_AT,
+				   .atomic = { .compare_add = 7, .swap = 9 } };
+
+	memset(to->mem + OUT_AT, 0, 8);
+	to->mem[OUT_AT] = 7;
+	MUST(flue_post_send(from->qp, &wr));
+	done(from);
+	MUST(from->mem[IN_AT] == 7);
+	MUST(to->mem[OUT_AT] == (op == FLUE_WR_FETCH_ADD ? 14 : 9));
+	count[ATOMIC_REQUEST]++;
+	count[ATOMIC_RESPONSE]++;
+}
+
 static void exchange(struct pair *p, uint32_t size)
 {
 	struct pair_side *side[] = { &p->a, &p->b };
@@ -209,6 +271,12 @@ static void exchange(struct pair *p, uint32_t size)
 		send_inv(from, to, size, FLUE_SOLICITED);
 		write_one(from, to, size);
 		read_one(from, to, size);
+		if (!(p->options.conn_flags[0] & FLUE_CONN_RFC7306))
+			continue;
+		write_imm_one(from, to, size, 0);
+		write_imm_one(from, to, size, FLUE_SOLICITED);
+		atomic_one(from, to, FLUE_WR_FETCH_ADD);
+		atomic_one(from, to, FLUE_WR_CMP_SWAP);
 	}
 }
 
@@ -321,6 +389,7 @@ int main(int argc, char **argv)
 	struct pair p;
 
 	o.memory = MEMORY;
+	o.access |= FLUE_REMOTE_ATOMIC;
 	for (int i = 1; i < argc; i++)
 		read_word(&o, argv[i]);
 	if (!sizes_wanted)

@@ -8,10 +8,13 @@ import bisect
 import struct
 
 OPCODES = ["write", "read_request", "read_response", "send", "send_inv", "send_se",
-           "send_se_inv", "terminate"]
+           "send_se_inv", "terminate", "immediate", "immediate_se", "atomic_request",
+           "atomic_response"]
 WRITE, READ_REQUEST, READ_RESPONSE, SEND, TERMINATE = 0, 1, 2, 3, 7
+IMMEDIATE, IMMEDIATE_SE, ATOMIC_REQUEST, ATOMIC_RESPONSE = 8, 9, 10, 11
 TAGGED = {WRITE, READ_RESPONSE}
-QUEUE = {READ_REQUEST: 1, TERMINATE: 2}  # all others: 0
+QUEUE = {READ_REQUEST: 1, TERMINATE: 2, ATOMIC_REQUEST: 1, ATOMIC_RESPONSE: 3}  # all others: 0
+LENGTHS = {READ_REQUEST: 28, IMMEDIATE: 8, IMMEDIATE_SE: 8, ATOMIC_REQUEST: 52, ATOMIC_RESPONSE: 12}
 REQUEST_KEY, REPLY_KEY = b"MPA ID Req Frame", b"MPA ID Rep Frame"
 M, C, R, S = 0x80, 0x40, 0x20, 0x10
 FIN, SYN, RST, ACK = 1, 2, 4, 16
@@ -241,11 +244,11 @@ class Sender:
     """What one direction has sent so far, to judge what it sends next."""
 
     def __init__(self):
-        self.msn = {0: 1, 1: 1, 2: 1}
+        self.msn = {0: 1, 1: 1, 2: 1, 3: 1}
         self.mo = 0
         self.open = None  # opcode of a message of several segments
         self.next = None  # (stag, to) that its next tagged segment must have
-        self.reads = []  # Read Requests not answered yet: [sink stag, to, bytes left]
+        self.reads = []  # not answered yet: [sink stag, to, bytes left] of a Read, [id] of an atomic
         self.over = False  # a Terminate was sent
 
     def untagged(self, f):
@@ -277,6 +280,9 @@ class Sender:
             yield "a Read Response that nobody asked for"
             return
         read = asked[0]
+        if len(read) == 1:
+            yield "a Read Response where an atomic is to be answered"
+            return
         if (f["stag"], f["to"]) != (read[0], read[1]):
             yield "a Read Response to another place than asked for"
         read[1] += len(f["payload"])
@@ -286,12 +292,18 @@ class Sender:
         if f["last"]:
             asked.pop(0)
 
+    def answer_atomic(self, f, asked):
+        if not asked or [struct.unpack(">I", f["payload"][:4])[0]] != asked[0]:
+            yield "an Atomic Response that nobody asked for"
+        else:
+            asked.pop(0)
+
     def judge(self, f, other):
         if self.over:
             yield "something behind a Terminate"
         if f["dv"] != 1 or f["rv"] != 1 or f["reserved"]:
             yield "versions or reserved bits"
-        if f["opcode"] > TERMINATE or (f["opcode"] in TAGGED) != bool(f["tagged"]):
+        if f["opcode"] >= len(OPCODES) or (f["opcode"] in TAGGED) != bool(f["tagged"]):
             yield "opcode %d with T %d" % (f["opcode"], f["tagged"])
             return
         # Others than us may interleave; siw breaks on it, so we must not.
@@ -301,10 +313,18 @@ class Sender:
         yield from self.tagged(f) if f["tagged"] else self.untagged(f)
         if f["opcode"] == READ_RESPONSE:
             yield from self.answer(f, other.reads)
+        length = len(f["payload"])
+        if length != LENGTHS.get(f["opcode"], length):
+            yield "%s of %d octets" % (OPCODES[f["opcode"]], length)
+            return
+        if f["opcode"] == ATOMIC_REQUEST:
+            operation, number = struct.unpack(">II", f["payload"][:8])
+            if operation not in (0, 2):
+                yield "atomic operation %d" % operation
+            self.reads.append([number])
+        if f["opcode"] == ATOMIC_RESPONSE:
+            yield from self.answer_atomic(f, other.reads)
         if f["opcode"] == READ_REQUEST:
-            if len(f["payload"]) != 28:
-                yield "a Read Request of %d octets" % len(f["payload"])
-                return
             stag, to, size = struct.unpack(">IQI", f["payload"][:16])
             self.reads.append([stag, to, size])
         if f["opcode"] == TERMINATE:
