@@ -70,14 +70,18 @@ void full_ask(struct qp *q, uint32_t number)
 bool full_closes(struct qp *q)
 {
 	const struct tx_cursor *c = &q->tx.cur;
+	struct full_tx *f = &q->tx.full;
+	bool out = c->next_wqe == atomic_load_explicit(&q->sq.tail, memory_order_acquire) &&
+		   c->kind == TX_NONE && !c->imm_owed;
 
-	if (!qp_is_full(q) || c->kind != TX_NONE || c->imm_owed || q->tx.full.paused ||
-	    c->next_wqe != atomic_load_explicit(&q->sq.tail, memory_order_acquire) ||
-	    q->orq_head != c->orq_tail || q->irq_head != q->irq_tail)
+	/* Out, or out once already: the peer was not ready. */
+	if (!qp_is_full(q) || (!out && !f->paused) || q->orq_head != c->orq_tail ||
+	    q->irq_head != q->irq_tail)
 		return false;
-	q->tx.full.close_wanted = true;
+	f->close_wanted = true;
 	full_ask(q, c->number);
-	engine_timer_arm(q->engine, &q->timer, (uint64_t)q->close_timeout_ms);
+	if (!f->paused) /* else it runs for that, and then for this */
+		engine_timer_arm(q->engine, &q->timer, (uint64_t)q->close_timeout_ms);
 	link_kick(q->link);
 	return true;
 }
@@ -175,6 +179,8 @@ void full_resume(struct qp *q)
 {
 	q->tx.full.paused = false;
 	q->tx.full.resumes++;
+	if (q->tx.full.close_wanted) /* the timer was lent */
+		engine_timer_arm(q->engine, &q->timer, (uint64_t)q->close_timeout_ms);
 }
 
 /* ---- requester: refused ---- */

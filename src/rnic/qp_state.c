@@ -38,11 +38,11 @@ static void be_patient(struct qp *q)
 {
 	if (q->tx.held && q->tx.lenient) {
 		q->tx.held = false;
+	} else if (q->tx.full.paused) {
+		full_resume(q);
 	} else if (q->tx.full.close_wanted) {
 		qp_apply(q, QPE_CLOSE_BUSY, FLUE_CLOSE_LOST, ETIMEDOUT);
 		return;
-	} else if (q->tx.full.paused) {
-		full_resume(q);
 	} else if (!q->rx.any && q->tx.nudges) {
 		q->tx.nudges--;
 		q->tx.cur.rtr_owed = true;

@@ -164,6 +164,21 @@ static void close_waits_until_the_peer_has_everything(void **state)
 	}
 }
 
+static void close_waits_for_a_receiver_that_is_not_ready(void **state)
+{
+	struct pair *p = open_full(0);
+
+	set_timer(&p->b, 14);
+	assert_ok(pair_send(&p->a, 0, 1000, 2, 0));
+	assert_ok(p->a.qp->ops->disconnect(p->a.qp, -1)); /* returns at once */
+	usleep(20000);
+	assert_int_equal(flue_qp_state(p->a.qp), FLUE_QP_RTS);
+	assert_ok(pair_recv(&p->b, 0, 1000, 1));
+	assert_true(pair_expect(p->b.recv_cq, 1, FLUE_WC_SUCCESS));
+	conf_expect_end(p, FLUE_CLOSE_GRACEFUL, FLUE_CLOSE_GRACEFUL);
+	conf_end(p);
+}
+
 /* What was received is told of, also by who has nothing more to say. */
 static void who_closes_at_once_has_answered(void **state)
 {
@@ -580,6 +595,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(unsignaled_requests_make_room),
 		cmocka_unit_test(requests_that_change_keys_wait_for_all_before),
 		cmocka_unit_test(close_waits_until_the_peer_has_everything),
+		cmocka_unit_test(close_waits_for_a_receiver_that_is_not_ready),
 		cmocka_unit_test(who_closes_at_once_has_answered),
 		cmocka_unit_test(send_with_immediate_data_has_both),
 		cmocka_unit_test(reads_are_scattered_over_lists),
