@@ -11,18 +11,7 @@
 /* So many requests are not told of for want of company, at most. */
 #define ACK_AT_LEAST 16
 
-/* a - b, for numbers that wrap. */
-static int32_t distance(uint32_t a, uint32_t b)
-{
-	return (int32_t)(a - b);
-}
-
 /* ---- requester: done ---- */
-
-static bool is_local(const struct wqe *w)
-{
-	return w->op == FLUE_WR_LOCAL_INV || w->op == FLUE_WR_FAST_REG || w->op == FLUE_WR_BIND;
-}
 
 uint32_t full_acked(struct qp *q, uint32_t number)
 {
@@ -30,7 +19,7 @@ uint32_t full_acked(struct qp *q, uint32_t number)
 	/* Who dropped a message has not done those behind it. */
 	uint32_t most = f->go_back ? f->back_to : q->tx.cur.number;
 
-	if (distance(number, f->acked) < 0 || distance(most, number) < 0)
+	if (full_distance(number, f->acked) < 0 || full_distance(most, number) < 0)
 		return FAULT_RDMAP_OTHER;
 	if (number == f->acked)
 		return WIRE_OK;
@@ -39,9 +28,9 @@ uint32_t full_acked(struct qp *q, uint32_t number)
 	for (; f->ack_wqe != q->tx.cur.next_wqe; f->ack_wqe++) {
 		struct wqe *w = wq_at(&q->sq, f->ack_wqe);
 
-		if (is_local(w))
+		if (qp_wqe_is_local(w))
 			continue;
-		if (distance(w->number, number) >= 0)
+		if (full_distance(w->number, number) >= 0)
 			break;
 		if (!qp_wqe_is_answered(w))
 			w->state = WQE_DONE;
@@ -52,11 +41,6 @@ uint32_t full_acked(struct qp *q, uint32_t number)
 		qp_apply(q, QPE_CLOSE_IDLE, FLUE_CLOSE_GRACEFUL, 0);
 	}
 	return WIRE_OK;
-}
-
-bool full_expects(const struct qp *q, const struct orq_entry *o)
-{
-	return !q->tx.full.go_back || distance(o->number, q->tx.full.back_to) < 0;
 }
 
 void full_ask(struct qp *q, uint32_t number)
@@ -97,7 +81,7 @@ static bool is_nothing(struct qp *q, uint32_t wqe)
 /* Messages of a request. */
 static uint32_t messages(const struct wqe *w)
 {
-	if (is_local(w))
+	if (qp_wqe_is_local(w))
 		return 0;
 	return w->op == FLUE_WR_WRITE_IMM ? 2 : 1;
 }
@@ -111,10 +95,10 @@ static void step_back(struct qp *q, struct tx_cursor *c)
 	if (qp_wqe_is_answered(w)) {
 		c->msn_read--;
 		c->orq_tail--;
-	} else if (!is_local(w) && w->op != FLUE_WR_WRITE) {
+	} else if (!qp_wqe_is_local(w) && w->op != FLUE_WR_WRITE) {
 		c->msn_send--;
 	}
-	if (!is_local(w))
+	if (!qp_wqe_is_local(w))
 		w->state = WQE_POSTED;
 }
 
@@ -122,13 +106,11 @@ static void step_back(struct qp *q, struct tx_cursor *c)
  * The cursor to the message back_to, which begins again. A response that is under way goes on; a request that is gets
  * cut off, which the peer does not see, as it drops it.
  */
-void full_settle(struct qp *q)
+void full_go_back(struct qp *q)
 {
 	struct tx_cursor *c = &q->tx.cur;
 	struct full_tx *f = &q->tx.full;
 
-	if (!f->go_back)
-		return;
 	f->go_back = false;
 	f->asked =
 		f->back_to; /* what was asked while the peer dropped everything was for nothing */
@@ -140,7 +122,7 @@ void full_settle(struct qp *q)
 		c->imm_owed = false;
 		c->number--;
 	}
-	while (distance(c->number, f->back_to) > 0 && c->next_wqe != f->ack_wqe)
+	while (full_distance(c->number, f->back_to) > 0 && c->next_wqe != f->ack_wqe)
 		step_back(q, c);
 	/* Of a Write with immediate data only those are to come again. */
 	if (c->number != f->back_to) {
@@ -216,11 +198,6 @@ static uint32_t fail(struct qp *q, const struct control *w)
 
 /* ---- responder ---- */
 
-bool full_skips(const struct qp *q, const struct ddp_segment *s)
-{
-	return q->rx.skipping && rdmap_ops[s->opcode].request;
-}
-
 void full_not_ready(struct qp *q)
 {
 	q->rx.skipping = true;
@@ -236,7 +213,7 @@ void full_done(struct qp *q, const struct ddp_segment *s)
 	if (!s->ack)
 		return;
 	q->rx.wanted = q->rx.number;
-	if (distance(q->rx.wanted, q->tx.cur.told) >= ACK_AT_LEAST)
+	if (full_distance(q->rx.wanted, q->tx.cur.told) >= ACK_AT_LEAST)
 		q->tx.full.ack_now = true; /* with the run that follows what came in */
 	else
 		engine_later(q->engine, &q->ack_later);
@@ -274,7 +251,7 @@ void full_lost_source(struct qp *q, uint32_t fault)
 
 static bool owes_ack(const struct qp *q, const struct tx_cursor *c)
 {
-	return distance(q->rx.wanted, c->told) > 0;
+	return full_distance(q->rx.wanted, c->told) > 0;
 }
 
 void full_run_ack(struct engine_kick *k)
@@ -304,12 +281,10 @@ static uint32_t resume(struct qp *q, const struct control *w)
 
 /* ---- control messages ---- */
 
-bool full_owes(const struct qp *q, const struct tx_cursor *c)
+bool full_has_word(const struct qp *q, const struct tx_cursor *c)
 {
 	const struct full_tx *f = &q->tx.full;
 
-	if (!qp_is_full(q))
-		return false;
 	return (c->resumes != f->resumes && !f->go_back) || c->naks != f->naks ||
 	       c->asks != f->asks || (f->ack_now && owes_ack(q, c));
 }

@@ -24,14 +24,30 @@
 #define FULL_RNR_FOR_EVER 7  /* the verbs' rnr_retry */
 #define FULL_RNR_TIMER    12 /* code of 0.64 ms: what most programs choose */
 
+/* a - b, for numbers that wrap. */
+static inline int32_t full_distance(uint32_t a, uint32_t b)
+{
+	return (int32_t)(a - b);
+}
+
 /* ---- requester ---- */
 
 /* Our messages before `number` are done. FAULT_RDMAP_OTHER: it can not be. */
 uint32_t full_acked(struct qp *q, uint32_t number);
 /* Can an answer to this request come? Not if the peer has dropped it. */
-bool full_expects(const struct qp *q, const struct orq_entry *o);
+static inline bool full_expects(const struct qp *q, const struct orq_entry *o)
+{
+	return !q->tx.full.go_back || full_distance(o->number, q->tx.full.back_to) < 0;
+}
+
+void full_go_back(struct qp *q);
 /* Nothing of ours is half out. Goes back, if that was asked for. */
-void full_settle(struct qp *q);
+static inline void full_settle(struct qp *q)
+{
+	if (q->tx.full.go_back)
+		full_go_back(q);
+}
+
 /* The peer has had the time it wanted. */
 void full_resume(struct qp *q);
 /* Something waits for our requests before `number` to be done: the peer shall tell. */
@@ -42,7 +58,11 @@ bool full_closes(struct qp *q);
 /* ---- responder ---- */
 
 /* Is a segment of a request dropped, because one before it was? */
-bool full_skips(const struct qp *q, const struct ddp_segment *s);
+static inline bool full_skips(const struct qp *q, const struct ddp_segment *s)
+{
+	return q->rx.skipping && rdmap_ops[s->opcode].request;
+}
+
 /* There is no receive for the message that begins: dropped. */
 void full_not_ready(struct qp *q);
 /* A request of the peer is done. */
@@ -56,8 +76,13 @@ void full_run_ack(struct engine_kick *k);
 
 /* ---- control messages ---- */
 
-/* Is one to be sent? `alone`: also an acknowledgement that has nothing to go with. */
-bool full_owes(const struct qp *q, const struct tx_cursor *c);
+/* Is one to be sent? */
+bool full_has_word(const struct qp *q, const struct tx_cursor *c);
+static inline bool full_owes(const struct qp *q, const struct tx_cursor *c)
+{
+	return qp_is_full(q) && full_has_word(q, c);
+}
+
 /* The one that goes first. */
 struct control full_word(const struct qp *q, const struct tx_cursor *c);
 /* *c behind that. */

@@ -42,6 +42,12 @@ static inline bool qp_wqe_is_answered(const struct wqe *w)
 	       w->op == FLUE_WR_FETCH_ADD;
 }
 
+/* Does it send nothing? */
+static inline bool qp_wqe_is_local(const struct wqe *w)
+{
+	return w->op == FLUE_WR_LOCAL_INV || w->op == FLUE_WR_FAST_REG || w->op == FLUE_WR_BIND;
+}
+
 /* qp_sched.c */
 /* Behind the last Read of ours, counting one whose request is half out. */
 uint32_t qp_reads_out(const struct qp *q);

@@ -19,11 +19,6 @@ static struct wqe *current_wqe(struct qp *q, const struct tx_cursor *c)
 	return wq_at(&q->sq, c->next_wqe);
 }
 
-static bool is_local(const struct wqe *w)
-{
-	return w->op == FLUE_WR_LOCAL_INV || w->op == FLUE_WR_FAST_REG || w->op == FLUE_WR_BIND;
-}
-
 /* Posted before there was a connection. */
 static bool is_beyond_service(const struct qp *q, const struct wqe *w)
 {
@@ -35,7 +30,7 @@ static bool is_beyond_service(const struct qp *q, const struct wqe *w)
  * mean waits. */
 static bool is_behind_all(const struct qp *q, const struct wqe *w)
 {
-	return w->flags & FLUE_LOCAL_FENCE || (is_local(w) && qp_is_full(q));
+	return w->flags & FLUE_LOCAL_FENCE || (qp_wqe_is_local(w) && qp_is_full(q));
 }
 
 /* May the next request start now? */
@@ -354,7 +349,7 @@ enum tx_stop qp_sched_next(struct qp *q, struct tx_cursor *c, struct tx_message 
 		stop = pick(q, c, status);
 	if (stop != TX_BUILT)
 		return stop;
-	if (c->kind == TX_REQUEST && is_local(current_wqe(q, c)))
+	if (c->kind == TX_REQUEST && qp_wqe_is_local(current_wqe(q, c)))
 		return TX_FULL; /* qp_sched_run_local() does it when everything before is out */
 	describe(q, c, m);
 	put_fixed(q, c, m);
@@ -524,7 +519,7 @@ bool qp_sched_run_local(struct qp *q)
 	    request_may_start(q, c, &status) != TX_BUILT)
 		return false;
 	w = current_wqe(q, c);
-	if (!is_local(w))
+	if (!qp_wqe_is_local(w))
 		return false;
 	if (w->op == FLUE_WR_LOCAL_INV)
 		bad = mem_invalidate(t, w->rkey, q->pd, q->qpn, false) != MEM_OK;
