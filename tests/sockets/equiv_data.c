@@ -6,7 +6,6 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -323,14 +322,6 @@ void move_interest(struct party *p, bool actor)
 
 /* ---- time ---- */
 
-static uint64_t tick_us(void)
-{
-	struct timespec tick = { 0 };
-
-	clock_getres(CLOCK_MONOTONIC_COARSE, &tick);
-	return (uint64_t)tick.tv_nsec / 1000;
-}
-
 void move_timeout(struct party *p, bool actor)
 {
 	enum equiv_wait how = waits_any(p, &p->plan);
@@ -352,7 +343,7 @@ void move_timeout(struct party *p, bool actor)
 		err = errno;
 		equiv_fact(p, "recv %s", equiv_result(n, err));
 		/* The kernel counts it in ticks, from one that a virtual processor may not have seen yet. */
-		if (stage_now() - start + tick_us() < (uint64_t)ms * 1000)
+		if (stage_now() - start + stage_tick() < (uint64_t)ms * 1000)
 			equiv_bad(p, "%d ms were over after %u us", ms,
 				  (unsigned)(stage_now() - start));
 		if (n > 0)

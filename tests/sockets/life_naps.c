@@ -129,7 +129,7 @@ static void limits(struct life *l)
 
 		set_limit(l, us);
 		wait_once(l, "a limit", 0, 0, false);
-		if (stage_now() - start < us)
+		if (stage_now() - start + stage_tick() < us)
 			stage_bad(&l->st, "too soon");
 		life_warm(l);
 		/* Octets in time. */

@@ -349,3 +349,11 @@ uint64_t stage_now(void)
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
+
+uint64_t stage_tick(void)
+{
+	struct timespec tick = { 0 };
+
+	clock_getres(CLOCK_MONOTONIC_COARSE, &tick);
+	return (uint64_t)tick.tv_nsec / 1000;
+}

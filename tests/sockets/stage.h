@@ -81,5 +81,7 @@ void stage_took(struct stage *s, const uint8_t *data, size_t n);
 void stage_settle(struct stage *s, size_t n);
 void stage_nap(unsigned microseconds);
 uint64_t stage_now(void); /* microseconds */
+/* The kernel counts its time limits in these, from one that a virtual processor may not have seen yet. */
+uint64_t stage_tick(void);
 
 #endif
