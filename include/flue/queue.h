@@ -121,6 +121,9 @@ enum flue_qp_flags {
 	 * then discards all requests, without completions: needed before a connection to another peer, as
 	 * one that is posted while a connection ends may wait for the next. */
 	FLUE_QP_POST_EARLY = 1 << 1,
+	/* modify() brings it up, from RESET over INIT and RTR to RTS, as programs do that have no connection
+	 * manager; connect() and accept() cannot be used then. Full service. FLUE_FEATURE_MODIFY. */
+	FLUE_QP_BRINGUP = 1 << 2,
 };
 
 /* Called on a thread of the library (or of a caller that drives it) for the object's events; it
@@ -187,6 +190,18 @@ enum flue_qp_value {
 	FLUE_QPV_TELL_DRAINED = 1 << 16,
 	FLUE_QPV_WORK = 1 << 17,   /* query() only: sends to llp_open */
 	FLUE_QPV_QUEUES = 1 << 18, /* query() only: sq_depth to max_inline */
+	FLUE_QPV_DROPS = 1 << 19,  /* query() only, datagrams: drops */
+};
+
+/* Why a datagram that came was dropped: indices of flue_qp_values.drops. */
+enum flue_drop {
+	FLUE_DROP_FORM = 0,   /* version, length or something else of its form */
+	FLUE_DROP_NUMBER,     /* for another queue pair */
+	FLUE_DROP_QKEY,       /* wrong Q_Key */
+	FLUE_DROP_STATE,      /* the queue pair does not receive in its state */
+	FLUE_DROP_NO_RECEIVE, /* none was posted */
+	FLUE_DROP_TOO_LONG,   /* for the receive */
+	FLUE_NDROPS,
 };
 
 struct flue_qp_values {
@@ -209,6 +224,7 @@ struct flue_qp_values {
 	uint32_t reads_out, reads_in;
 	/* How it was made. */
 	uint32_t sq_depth, rq_depth, sq_sge, rq_sge, max_inline;
+	uint64_t drops[FLUE_NDROPS];
 };
 
 struct flue_qp_ops {
@@ -254,7 +270,16 @@ struct flue_qp_ops {
 	bool (*modify)(struct flue_qp *qp, const struct flue_qp_values *values, uint32_t mask);
 	/* Tell what `mask` names; values->size must be set. The rest has no meaning. EINVAL, EOPNOTSUPP. */
 	bool (*query)(struct flue_qp *qp, struct flue_qp_values *values, uint32_t mask);
+	/*
+	 * A datagram queue pair becomes a member of a multicast group, or ceases to be: group->remote, reached from group->local if
+	 * that is set. What is sent there, to number FLUE_GROUP_QPN, comes to all members. EINVAL: no group or no
+	 * datagram queue pair; EADDRINUSE: it is a member; EADDRNOTAVAIL: it is none; EOPNOTSUPP, and errors of setsockopt(2).
+	 */
+	bool (*join_group)(struct flue_qp *qp, const struct flue_ah_attr *group);
+	bool (*leave_group)(struct flue_qp *qp, const struct flue_ah_attr *group);
 };
+
+#define FLUE_GROUP_QPN 0xffffffu
 
 struct flue_qp {
 	const struct flue_qp_ops *ops;

@@ -274,9 +274,9 @@ enum flue_event_type {
 	FLUE_EVENT_CQ_ERROR,       /* cq: overflow; completions were lost */
 	FLUE_EVENT_SRQ_LIMIT,      /* srq: fewer receives than the watermark; one shot */
 	FLUE_EVENT_LAST_RECEIVE,   /* qp with srq: no more receives will complete on it */
-	/* Of queue pairs without a connection manager of ours: */
-	FLUE_EVENT_ESTABLISHED,   /* qp in RTR: the first message came */
-	FLUE_EVENT_SQ_DRAINED,    /* qp in SQD: all that had begun is done */
+	FLUE_EVENT_ESTABLISHED,    /* qp in RTR that modify() brings up: the first message came */
+	FLUE_EVENT_SQ_DRAINED,     /* qp in SQD: all that had begun is done */
+	/* Full service: why it refused what the peer asked for; it is in Error. DISCONNECTED follows if it was connected. */
 	FLUE_EVENT_QP_ERROR,      /* qp: cannot complete its requests, in Error */
 	FLUE_EVENT_QP_REQUEST,    /* qp: the peer asked for something impossible, in Error */
 	FLUE_EVENT_QP_ACCESS,     /* qp: the peer touched what it may not, in Error */

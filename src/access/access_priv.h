@@ -33,9 +33,10 @@
 #include "base/pollset.h"
 #include "provider/provider.h"
 
-#define ACC_MARGIN_MS       1000 /* patience beyond a provider's own timers */
-#define ACC_GRACE_MS        100  /* for the up-call that an abort promises */
-#define ACC_EVENTS_PER_CONN 4    /* ACCEPTED, CONNECTED, DISCONNECTED, LAST_RECEIVE */
+#define ACC_MARGIN_MS 1000 /* patience beyond a provider's own timers */
+#define ACC_GRACE_MS  100  /* for the up-call that an abort promises */
+/* ACCEPTED or ESTABLISHED, CONNECTED or SQ_DRAINED, one of QP_ERROR, _REQUEST, _ACCESS, DISCONNECTED, LAST_RECEIVE */
+#define ACC_EVENTS_PER_CONN 5
 
 /* Octets of `type` up to and including `last`: the size a first-version program passes. */
 #define ACC_ATTR_SIZE(type, last) (offsetof(type, last) + sizeof(((type *)0)->last))

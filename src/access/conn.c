@@ -102,6 +102,12 @@ static void keep_info(struct acc_qp *qp, const struct prov_conn_info *conn)
 		keep_private_data(qp, conn->private_data, conn->private_len);
 }
 
+/* Events of a queue pair that are nobody's connection's. */
+static bool is_qps_own(uint32_t type)
+{
+	return type >= FLUE_EVENT_ESTABLISHED && type <= FLUE_EVENT_PATH_FAILED;
+}
+
 /* Takes one step. True: to be told as an event. Lock held. */
 static bool step_locked(struct acc_qp *qp, const struct flue_event *ev,
 			const struct prov_conn_info *conn)
@@ -110,11 +116,13 @@ static bool step_locked(struct acc_qp *qp, const struct flue_event *ev,
 	const struct step *step;
 	bool tell;
 
-	if (news == NNEWS) {
-		tell = ev->type == FLUE_EVENT_LAST_RECEIVE && qp->last_due;
-		qp->last_due = qp->last_due && !tell;
+	if (ev->type == FLUE_EVENT_LAST_RECEIVE) {
+		tell = qp->last_due;
+		qp->last_due = false;
 		return tell;
 	}
+	if (news == NNEWS)
+		return is_qps_own(ev->type);
 	if (news == ACCEPTED && !qp->defer)
 		return false;
 	step = &steps[qp->phase][news];

@@ -581,7 +581,7 @@ static void qp_is_refused_when_an_attribute_is_impossible(void **state)
 	REFUSED(sq_sge, 5);
 	REFUSED(rq_sge, 5);
 	REFUSED(max_inline, 65);
-	REFUSED(flags, 4);
+	REFUSED(flags, 8);
 	REFUSED(type, FLUE_QP_NTYPES);
 	REFUSED(size, 16);
 #undef REFUSED

@@ -529,6 +529,12 @@ static int f_create_ah(struct prov_pd *pd, const struct flue_ah_attr *attr, stru
 	return make(fake.rc.ah, 1, out, op);
 }
 
+static int f_group(struct prov_qp *qp, const struct flue_ah_attr *group)
+{
+	(void)qp, (void)group;
+	return fake.rc.group;
+}
+
 static int f_destroy_ah(struct prov_ah *ah, struct prov_op *op)
 {
 	return drop(fake.rc.destroy_ah, ah, op);
@@ -579,6 +585,8 @@ static const struct prov_ops fake_provider = {
 	.terminate = f_terminate,
 	.create_ah = f_create_ah,
 	.destroy_ah = f_destroy_ah,
+	.join_group = f_group,
+	.leave_group = f_group,
 };
 
 /* ---- what tests call ---- */

@@ -80,7 +80,7 @@ struct fake {
 			resize_cq, destroy_cq, poll, arm, wait, srq, destroy_srq, arm_srq, post_srq,
 			qp, destroy_qp, reset_qp, post_send, post_recv, connect, start, disconnect,
 			abort, listen, destroy_listener, accept, reject, adopt, terminate,
-			modify_qp, query_qp, gang, ah, destroy_ah;
+			modify_qp, query_qp, gang, ah, destroy_ah, group;
 	} rc;
 	struct flue_qp_values info;         /* what query_qp says */
 	struct flue_ah_attr paths[2];       /* and of these, if it is asked */

@@ -75,6 +75,39 @@ static bool acc_qp_post_recv(struct flue_qp *pub, const struct flue_recv_wr *wr,
 	return acc_ok(rc ? rc : qp->ops->post_recv(qp->prov, wr, bad));
 }
 
+/* Only datagrams have groups. */
+static int check_group(const struct acc_qp *qp, struct flue_ah_attr *to,
+		       const struct flue_ah_attr *from)
+{
+	int rc = acc_usable(qp->source.adapter);
+
+	if (!rc)
+		rc = acc_attr_copy(to, sizeof(*to), from, ACC_ATTR_SIZE(struct flue_ah_attr, sl));
+	if (!rc)
+		rc = acc_check_path(to);
+	return !rc && qp->pub.type != FLUE_QP_UD ? -EINVAL : rc;
+}
+
+static bool acc_qp_join_group(struct flue_qp *pub, const struct flue_ah_attr *from)
+{
+	CANCEL_HELD;
+	struct acc_qp *qp = to_qp(pub);
+	struct flue_ah_attr group;
+	int rc = check_group(qp, &group, from);
+
+	return acc_ok(rc ? rc : qp->ops->join_group(qp->prov, &group));
+}
+
+static bool acc_qp_leave_group(struct flue_qp *pub, const struct flue_ah_attr *from)
+{
+	CANCEL_HELD;
+	struct acc_qp *qp = to_qp(pub);
+	struct flue_ah_attr group;
+	int rc = check_group(qp, &group, from);
+
+	return acc_ok(rc ? rc : qp->ops->leave_group(qp->prov, &group));
+}
+
 static const struct flue_qp_ops qp_ops = {
 	.size = sizeof(qp_ops),
 	.destroy = acc_qp_destroy,
@@ -88,6 +121,8 @@ static const struct flue_qp_ops qp_ops = {
 	.terminate = acc_conn_terminate,
 	.modify = acc_qp_modify,
 	.query = acc_qp_query,
+	.join_group = acc_qp_join_group,
+	.leave_group = acc_qp_leave_group,
 };
 
 /* What not every adapter can do. */
@@ -98,12 +133,13 @@ static int check_kind(const struct flue_caps *caps, const struct flue_qp_attr *a
 	};
 	uint32_t need;
 
-	if (attr->type >= FLUE_QP_NTYPES ||
-	    attr->flags & ~(uint32_t)(FLUE_QP_SIGNAL_ALL | FLUE_QP_POST_EARLY))
+	if (attr->type >= FLUE_QP_NTYPES || attr->flags & ~(2 * (uint32_t)FLUE_QP_BRINGUP - 1))
 		return -EINVAL;
 	need = types[attr->type];
 	if (attr->flags & FLUE_QP_POST_EARLY)
 		need |= FLUE_FEATURE_POST_EARLY;
+	if (attr->flags & FLUE_QP_BRINGUP)
+		need |= FLUE_FEATURE_MODIFY;
 	return need & ~caps->features ? -EOPNOTSUPP : 0;
 }
 
@@ -191,6 +227,7 @@ struct flue_qp *acc_qp_create(struct flue_pd *pd, const struct flue_qp_attr *fro
 	attr.type = copy.type;
 	attr.signal_all = copy.flags & FLUE_QP_SIGNAL_ALL;
 	attr.post_early = copy.flags & FLUE_QP_POST_EARLY;
+	attr.bringup = copy.flags & FLUE_QP_BRINGUP;
 	attr.state = &qp->pub.state;
 	attr.owner = &qp->pub;
 	op->attr.qp = attr;

@@ -6,8 +6,8 @@
  */
 #include "access/access_priv.h"
 
-#define ALL_VALUES  (2 * (uint32_t)FLUE_QPV_QUEUES - 1)
-#define ONLY_TOLD   ((uint32_t)(FLUE_QPV_WORK | FLUE_QPV_QUEUES))
+#define ALL_VALUES  (2 * (uint32_t)FLUE_QPV_DROPS - 1)
+#define ONLY_TOLD   ((uint32_t)(FLUE_QPV_WORK | FLUE_QPV_QUEUES | FLUE_QPV_DROPS))
 #define ALL_REMOTES ((uint32_t)(FLUE_REMOTE_READ | FLUE_REMOTE_WRITE | FLUE_REMOTE_ATOMIC))
 
 enum act { MISSING = 0, STAY, RESET, ERROR, CLOSE, TERM, ASK, BAD };
@@ -76,6 +76,19 @@ static int ask(struct acc_qp *qp, const struct flue_qp_values *v, uint32_t mask)
 	return rc;
 }
 
+/* With room for the events that may follow. */
+static int go_asking(struct acc_qp *qp, const struct flue_qp_values *v, uint32_t mask)
+{
+	int rc = acc_source_reserve(&qp->source, ACC_EVENTS_PER_CONN);
+
+	if (!rc && v->state == FLUE_QP_INIT) {
+		pthread_mutex_lock(&qp->lock);
+		qp->last_due = qp->pub.srq;
+		pthread_mutex_unlock(&qp->lock);
+	}
+	return rc ? rc : ask(qp, v, mask);
+}
+
 /* The calls that bring a queue pair to another state say by themselves how that went. */
 static bool go(struct flue_qp *pub, enum act act)
 {
@@ -106,7 +119,7 @@ bool acc_qp_modify(struct flue_qp *pub, const struct flue_qp_values *from, uint3
 	if (mask & FLUE_QPV_STATE)
 		act = acts[flue_qp_state(pub)][v.state];
 	if (act == ASK)
-		return acc_ok(ask(qp, &v, mask));
+		return acc_ok(go_asking(qp, &v, mask));
 	mask &= ~(uint32_t)FLUE_QPV_STATE;
 	if (act == STAY)
 		return acc_ok(mask ? ask(qp, &v, mask) : 0);

@@ -113,7 +113,9 @@ int provider_register(const struct prov_ops *ops)
 	X(adopt_gang)             \
 	X(terminate)              \
 	X(create_ah)              \
-	X(destroy_ah)
+	X(destroy_ah)             \
+	X(join_group)             \
+	X(leave_group)
 
 const char *provider_empty_slot(const struct prov_ops *ops)
 {
@@ -221,5 +223,11 @@ int prov_no_create_ah(struct prov_pd *pd, const struct flue_ah_attr *attr, struc
 int prov_no_destroy_ah(struct prov_ah *ah, struct prov_op *op)
 {
 	(void)ah, (void)op;
+	return -EOPNOTSUPP;
+}
+
+int prov_no_group(struct prov_qp *qp, const struct flue_ah_attr *group)
+{
+	(void)qp, (void)group;
 	return -EOPNOTSUPP;
 }

@@ -117,6 +117,7 @@ struct prov_qp_attr {
 	uint32_t sq_depth, rq_depth, sq_sge, rq_sge, max_inline;
 	uint32_t type; /* enum flue_qp_type */
 	bool signal_all, post_early;
+	bool bringup;          /* FLUE_QP_BRINGUP: modify_qp() connects it; it is in RESET */
 	uint32_t *state;       /* the provider stores enum flue_qp_state here, atomically */
 	struct flue_qp *owner; /* also wc.qp of its completions */
 };
@@ -294,6 +295,10 @@ struct prov_ops {
 	int (*create_ah)(struct prov_pd *pd, const struct flue_ah_attr *attr, struct prov_ah **out,
 			 struct prov_op *op);
 	int (*destroy_ah)(struct prov_ah *ah, struct prov_op *op);
+	/* A datagram queue pair becomes a member of a group, group->remote, as seen from group->local if that is there; or is none any
+	 * more. -EINVAL: not a group, -EADDRINUSE: it is a member, -EADDRNOTAVAIL: it is none, -errno. */
+	int (*join_group)(struct prov_qp *qp, const struct flue_ah_attr *group);
+	int (*leave_group)(struct prov_qp *qp, const struct flue_ah_attr *group);
 };
 
 /* The built-in providers, in order; NULL past the last. */

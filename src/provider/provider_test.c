@@ -116,6 +116,7 @@ static void provider_stubs_answer_that_it_cannot_be_done(void **state)
 	assert_int_equal(prov_no_modify_qp(NULL, NULL, 0, NULL), -EOPNOTSUPP);
 	assert_int_equal(prov_no_create_ah(NULL, NULL, NULL, NULL), -EOPNOTSUPP);
 	assert_int_equal(prov_no_destroy_ah(NULL, NULL), -EOPNOTSUPP);
+	assert_int_equal(prov_no_group(NULL, NULL), -EOPNOTSUPP);
 }
 
 static void soft_provider_has_one_adapter_with_the_addresses_of_all_interfaces(void **state)

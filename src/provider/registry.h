@@ -37,5 +37,6 @@ int prov_no_modify_qp(struct prov_qp *qp, const struct flue_qp_values *values, u
 int prov_no_create_ah(struct prov_pd *pd, const struct flue_ah_attr *attr, struct prov_ah **out,
 		      struct prov_op *op); /* [UD] */
 int prov_no_destroy_ah(struct prov_ah *ah, struct prov_op *op);
+int prov_no_group(struct prov_qp *qp, const struct flue_ah_attr *group); /* [UD] */
 
 #endif

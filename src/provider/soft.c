@@ -11,12 +11,12 @@
 #include "provider/registry.h"
 #include "rnic/cep.h"
 #include "rnic/cq.h"
-#include "rnic/full.h"
 #include "rnic/listener.h"
 #include "rnic/mem.h"
 #include "rnic/qp.h"
 #include "rnic/rnic.h"
 #include "rnic/srq.h"
+#include "rnic/ud.h"
 
 struct handler {
 	struct engine *engine;
@@ -82,7 +82,8 @@ static void find_addresses(struct flue_adapter_info *info)
 static void tell_caps(struct flue_caps *c)
 {
 	/* Objects without a table of their own are bounded by memory alone. */
-	c->max_qp = c->max_cq = c->max_pd = c->max_srq = 1u << 24;
+	c->max_qp = RENDEZVOUS_PLAIN - 1;
+	c->max_cq = c->max_pd = c->max_srq = 1u << 24;
 	c->max_mr = c->max_mw = RNIC_MAX_MR;
 	c->max_sq_depth = c->max_rq_depth = c->max_srq_depth = RNIC_MAX_DEPTH;
 	c->max_cq_depth = RNIC_MAX_CQ_DEPTH;
@@ -100,7 +101,8 @@ static void tell_caps(struct flue_caps *c)
 		      FLUE_FEATURE_WINDOWS | FLUE_FEATURE_REMOTE_INVALIDATE |
 		      FLUE_FEATURE_CQ_RESIZE | FLUE_FEATURE_MARKERS | FLUE_FEATURE_ADOPT_STREAM |
 		      FLUE_FEATURE_GANG | FLUE_FEATURE_IOVA | FLUE_FEATURE_POST_EARLY |
-		      FLUE_FEATURE_ATOMICS | FLUE_FEATURE_IMM | FLUE_FEATURE_FULL;
+		      FLUE_FEATURE_ATOMICS | FLUE_FEATURE_IMM | FLUE_FEATURE_FULL |
+		      FLUE_FEATURE_MODIFY | FLUE_FEATURE_UD;
 	c->max_private_full = MPA_PD_MAX - MPA_ENHANCED_LEN - MPA_IDENTITY_LEN;
 }
 
@@ -418,6 +420,8 @@ static int soft_create_qp(const struct prov_qp_attr *a, struct prov_qp **out, ui
 				.max_inline = a->max_inline,
 				.signal_all = a->signal_all,
 				.post_early = a->post_early,
+				.bringup = a->bringup,
+				.ud = a->type == FLUE_QP_UD,
 				.state = a->state,
 				.owner = a->owner };
 	struct qp *q;
@@ -444,54 +448,18 @@ static int soft_reset_qp(struct prov_qp *qp, struct prov_op *op)
 	return qp_reset(to_qp(qp));
 }
 
-/* Of full service; they stay what they are over connections. */
-#define RNR_VALUES (FLUE_QPV_RNR_RETRIES | FLUE_QPV_MIN_RNR_TIMER)
-
 static int soft_query_qp(struct prov_qp *qp, struct flue_qp_values *v, uint32_t mask,
 			 struct prov_op *op)
 {
-	struct qp_info now;
-
 	(void)op;
-	if (mask & ~(uint32_t)(FLUE_QPV_STATE | FLUE_QPV_ACCESS | FLUE_QPV_READS | FLUE_QPV_WORK |
-			       RNR_VALUES))
-		return -EOPNOTSUPP;
-	qp_query(to_qp(qp), &now);
-	*v = (struct flue_qp_values) { .state = now.state,
-				       .access = now.access,
-				       .ird = now.ird,
-				       .ord = now.ord,
-				       .rnr_retries = now.rnr_retries,
-				       .min_rnr_timer = now.min_rnr_timer,
-				       .llp_open = now.llp_open,
-				       .sends = now.sends,
-				       .receives = now.receives,
-				       .reads_out = now.reads_out,
-				       .reads_in = now.reads_in };
-	return 0;
+	return qp_query(to_qp(qp), v, mask);
 }
 
 static int soft_modify_qp(struct prov_qp *qp, const struct flue_qp_values *v, uint32_t mask,
 			  struct prov_op *op)
 {
-	int rc = 0;
-
 	(void)op;
-	if (mask & ~(uint32_t)(FLUE_QPV_READS | FLUE_QPV_ACCESS | RNR_VALUES))
-		return -EOPNOTSUPP;
-	if ((mask & FLUE_QPV_RNR_RETRIES && v->rnr_retries > FULL_RNR_FOR_EVER) ||
-	    (mask & FLUE_QPV_MIN_RNR_TIMER && v->min_rnr_timer > CONTROL_TIMER_MAX))
-		return -EINVAL;
-	if (mask & FLUE_QPV_READS)
-		rc = qp_modify_reads(to_qp(qp), v->ird, v->ord);
-	if (rc)
-		return rc;
-	if (mask & FLUE_QPV_ACCESS)
-		qp_modify_access(to_qp(qp), v->access);
-	if (mask & RNR_VALUES)
-		qp_modify_rnr(to_qp(qp), mask & FLUE_QPV_RNR_RETRIES ? (int)v->rnr_retries : -1,
-			      mask & FLUE_QPV_MIN_RNR_TIMER ? (int)v->min_rnr_timer : -1);
-	return 0;
+	return qp_modify(to_qp(qp), v, mask);
 }
 
 static int soft_post_send(struct prov_qp *qp, const struct flue_send_wr *wr,
@@ -590,6 +558,37 @@ static int soft_terminate(struct prov_qp *qp)
 	return qp_terminate(to_qp(qp));
 }
 
+/* ---- datagrams ---- */
+
+static int soft_create_ah(struct prov_pd *pd, const struct flue_ah_attr *attr, struct prov_ah **out,
+			  struct prov_op *op)
+{
+	struct ud_ah *ah;
+	int rc = ud_ah_create(to_pd(pd), attr, &ah);
+
+	(void)op;
+	if (rc == 0)
+		*out = (struct prov_ah *)ah;
+	return rc;
+}
+
+static int soft_destroy_ah(struct prov_ah *ah, struct prov_op *op)
+{
+	(void)op;
+	free(ah);
+	return 0;
+}
+
+static int soft_join_group(struct prov_qp *qp, const struct flue_ah_attr *group)
+{
+	return ud_join(to_qp(qp), group->remote, group->remote_len, group->local, group->local_len);
+}
+
+static int soft_leave_group(struct prov_qp *qp, const struct flue_ah_attr *group)
+{
+	return ud_leave(to_qp(qp), group->remote, group->remote_len);
+}
+
 const struct prov_ops soft_provider = {
 	.size = sizeof(struct prov_ops),
 	.name = "soft",
@@ -633,6 +632,8 @@ const struct prov_ops soft_provider = {
 	.adopt_stream = soft_adopt_stream,
 	.adopt_gang = soft_adopt_gang,
 	.terminate = soft_terminate,
-	.create_ah = prov_no_create_ah,
-	.destroy_ah = prov_no_destroy_ah,
+	.create_ah = soft_create_ah,
+	.destroy_ah = soft_destroy_ah,
+	.join_group = soft_join_group,
+	.leave_group = soft_leave_group,
 };

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/probe.h"
 #include "base/util.h"
+#include "rnic/bringup.h"
 #include "rnic/cep_priv.h"
 #include "rnic/link_tcp.h"
 #include "rnic/listener.h"
@@ -124,6 +125,8 @@ void cep_tell_up(struct cep *c, uint32_t type, int err)
 	if (!q || q->doomed)
 		return;
 	fill_info(c);
+	if (q->bringup)
+		return; /* see finish() */
 	if (type == FLUE_EVENT_ACCEPTED) {
 		engine_tell(q->engine, &q->note_accepted);
 		return;
@@ -231,7 +234,8 @@ static void give_up_stream(struct cep *c)
 	cep_close_stream(c);
 	/* A responder's queue pair may hold the stream already, waiting for the first message. */
 	if (c->qp && link_is_open(c->qp->link))
-		qp_apply(c->qp, QPE_ABORT, FLUE_CLOSE_ABORTED, (uint32_t)c->err);
+		qp_apply(c->qp, c->qp->bringup ? QPE_LINK_GONE : QPE_ABORT, FLUE_CLOSE_ABORTED,
+			 (uint32_t)c->err);
 }
 
 /* Each step of an ordinary connection has the whole time; a conversion has it once. */
@@ -276,6 +280,19 @@ static uint16_t step(struct cep *c, const struct inbox_event *ev)
 	return (uint16_t)edge.actions;
 }
 
+/* OPEN or CLOSED: it is done with. Who calls without a connection manager may call again at once. */
+static void finish(struct cep *c)
+{
+	uint32_t type = c->state == MPA_OPEN ? FLUE_EVENT_CONNECTED : FLUE_EVENT_CONNECT_FAILED;
+	int err = c->err ? c->err : ECONNRESET;
+	bool reached = c->reached || !c->initiator;
+	struct qp *q = c->qp;
+
+	cep_free(c);
+	if (q && q->bringup)
+		bringup_outcome(q, type, err, reached);
+}
+
 /* err: 0, or why. */
 static void post(struct cep *c, enum mpa_event e, int err)
 {
@@ -294,7 +311,7 @@ static void post(struct cep *c, enum mpa_event e, int err)
 	else if (actions & MPA_ACT_TELL_CONNECTED)
 		cep_tell_up(c, FLUE_EVENT_CONNECTED, 0);
 	if (c->state == MPA_OPEN || c->state == MPA_CLOSED)
-		cep_free(c);
+		finish(c);
 }
 
 void cep_apply(struct cep *c, enum mpa_event e)

@@ -36,6 +36,7 @@ struct cep {
 	bool defer, lenient, fallback, rfc7306, full;
 	bool adopted;      /* a live stream; as responder the answer is known beforehand */
 	bool last_word;    /* a Terminate was sent */
+	bool reached;      /* somebody answered our call */
 	uint64_t deadline; /* adopted: of the whole exchange */
 	int err;
 	uint32_t timeout_ms;
@@ -78,6 +79,17 @@ int cep_reject(struct cep *c, const void *data, size_t length);
 
 /* ---- inside the RNIC, under the engine's lock ---- */
 
+/* Begin to connect an Idle queue pair, whose engines run. As cep_connect(). */
+int cep_dial(struct qp *q, const struct flue_conn_attr *attr);
+/* Answer a request with q, whose engine's lock is held. Else -EISCONN, or as mpa_answer_request(): it is still the caller's. */
+int cep_answer(struct cep *c, struct qp *q, const struct flue_conn_attr *attr);
+/* CQs may live on other engines; their threads must exist before something completes there. No lock held. */
+int cep_start_engines(struct qp *q);
+/* The number that a request calls; 0: it calls a listener. */
+static inline uint32_t cep_called(const struct cep *c)
+{
+	return c->req.identity.peer_qpn;
+}
 /* What the request said; private data stays valid until it is answered. */
 void cep_describe(const struct cep *c, struct rnic_request_info *info);
 /* A new inbound connection; takes fd. -ENOMEM, -errno: fd is closed. */

@@ -6,6 +6,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "rnic/bringup.h"
 #include "rnic/cep_priv.h"
 #include "rnic/listener.h"
 #include "rnic/qp.h"
@@ -33,14 +34,15 @@ int cep_start(struct qp *q)
 	return rc;
 }
 
-/* Under the lock of q's engine; the request is nobody else's. */
-static int answer(struct cep *c, struct qp *q, const struct flue_conn_attr *a)
+int cep_answer(struct cep *c, struct qp *q, const struct flue_conn_attr *a)
 {
 	int rc;
 
 	if (q->state != QPS_IDLE || q->cep || q->connected)
 		return -EISCONN;
+	c->engine = q->engine;
 	cep_set_policy(c, a);
+	bringup_identify(q, &c->policy.identity);
 	rc = mpa_answer_request(&c->policy, &c->req, &c->rep, &c->terms);
 	if (rc == 0)
 		rc = cep_take_private(c, a->private_data, a->private_len,
@@ -55,15 +57,14 @@ static int answer(struct cep *c, struct qp *q, const struct flue_conn_attr *a)
 
 int cep_accept(struct cep *c, struct qp *q, const struct flue_conn_attr *a)
 {
-	int rc = cep_start_engines(q);
+	int rc = q->bringup ? -EINVAL : cep_start_engines(q);
 
 	if (rc) {
 		cep_reject(c, NULL, 0);
 		return rc;
 	}
 	engine_lock(q->engine);
-	c->engine = q->engine;
-	rc = answer(c, q, a);
+	rc = cep_answer(c, q, a);
 	engine_unlock(q->engine);
 	if (rc)
 		cep_reject(c, NULL, 0);

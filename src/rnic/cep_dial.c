@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include "base/fd.h"
+#include "rnic/bringup.h"
 #include "rnic/cep_priv.h"
 #include "rnic/qp.h"
 
@@ -51,10 +52,11 @@ void cep_dial_ready(struct cep *c)
 	if (getsockopt(c->io.fd, SOL_SOCKET, SO_ERROR, &err, &len) < 0)
 		err = errno;
 	c->err = err;
+	c->reached = !err;
 	cep_apply(c, err ? MPA_EV_LOST : MPA_EV_TCP_UP);
 }
 
-static int begin_dial(struct qp *q, const struct flue_conn_attr *a)
+int cep_dial(struct qp *q, const struct flue_conn_attr *a)
 {
 	struct cep *c;
 	int rc;
@@ -67,6 +69,7 @@ static int begin_dial(struct qp *q, const struct flue_conn_attr *a)
 	c->initiator = true;
 	c->full = a->flags & FLUE_CONN_FULL;
 	cep_set_policy(c, a);
+	bringup_identify(q, &c->policy.identity);
 	rc = cep_take_private(c, a->private_data, a->private_len, c->policy.rev == 2);
 	if (rc == 0) {
 		memcpy(&c->remote, a->remote, a->remote_len);
@@ -90,14 +93,14 @@ int cep_connect(struct qp *q, const struct flue_conn_attr *a)
 {
 	int rc;
 
-	if (!a->remote || a->remote_len > sizeof(struct sockaddr_storage) ||
+	if (q->bringup || !a->remote || a->remote_len > sizeof(struct sockaddr_storage) ||
 	    (a->local && a->local_len > sizeof(struct sockaddr_storage)))
 		return -EINVAL;
 	rc = cep_start_engines(q);
 	if (rc)
 		return rc;
 	engine_lock(q->engine);
-	rc = begin_dial(q, a);
+	rc = cep_dial(q, a);
 	engine_unlock(q->engine);
 	return rc;
 }

@@ -9,6 +9,7 @@
 #include "base/tsan.h"
 #include "base/util.h"
 #include "rnic/cep_priv.h"
+#include "rnic/listener.h"
 #include "rnic/qp.h"
 
 #define FRAME_MAX (MPA_FRAME_LEN + MPA_PD_MAX)
@@ -175,7 +176,11 @@ static void got_reply(struct cep *c)
 
 	c->err = -rc;
 	switch (rc) {
-	case 0: cep_apply(c, c->defer ? MPA_EV_RX_REPLY_DEFER : MPA_EV_RX_REPLY); return;
+	case 0:
+		if (c->qp->bringup && c->rep.identity.qpn != c->policy.identity.peer_qpn)
+			break;
+		cep_apply(c, c->defer ? MPA_EV_RX_REPLY_DEFER : MPA_EV_RX_REPLY);
+		return;
 	case -ECONNREFUSED: cep_apply(c, MPA_EV_RX_REJECT); return;
 	case -ENOBUFS: send_terminate(c, FAULT_MPA_IRD); break;
 	case -ENOMSG:
@@ -227,6 +232,11 @@ static void got_request(struct cep *c)
 				  .identity = { .version = MPA_FULL_VERSION } };
 	int rc = mpa_answer_request(&any, &c->req, &c->rep, &c->terms);
 
+	/* Who calls a number is wrong at a listener, and the other way round. */
+	if (!rc && c->full && c->listener->rendezvous != (cep_called(c) != 0)) {
+		mpa_make_reject(&c->rep);
+		rc = -ECONNREFUSED;
+	}
 	if (rc) {
 		c->own_len = 0;
 		cep_apply(c, MPA_EV_REJECT);

@@ -11,9 +11,6 @@ void cep_free(struct cep *c);
 void cep_close_stream(struct cep *c);
 void cep_tell_up(struct cep *c, uint32_t type, int err);
 void cep_apply(struct cep *c, enum mpa_event e);
-/* CQs may live on other engines; their threads must exist before something completes there. No lock
- * held. */
-int cep_start_engines(struct qp *q);
 
 /* cep_frame.c */
 void cep_set_policy(struct cep *c, const struct flue_conn_attr *a);

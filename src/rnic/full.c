@@ -3,7 +3,9 @@
 
 #include <errno.h>
 
+#include "base/clock.h"
 #include "base/util.h"
+#include "rnic/bringup.h"
 #include "rnic/link.h"
 #include "rnic/qp_priv.h"
 #include "wire/control.h"
@@ -76,6 +78,35 @@ static bool is_nothing(struct qp *q, uint32_t wqe)
 	return wqe == atomic_load_explicit(&q->sq.tail, memory_order_acquire);
 }
 
+/* ---- requester: is anybody there? ---- */
+
+uint64_t full_patience_ms(const struct qp *q)
+{
+	/* 4.096 us, doubled as often as the code says. */
+	uint64_t once_ns = 4096ull << q->timeout;
+
+	return (once_ns * (q->retries + 1u) + NSEC_PER_MSEC - 1) / NSEC_PER_MSEC;
+}
+
+/* The peer's process may be slow, or stopped: then its host answers for it. */
+void full_fire_watch(struct engine_timer *t)
+{
+	struct qp *q = container_of(t, struct qp, watch);
+	bool waits = wq_fill(&q->sq) && q->timeout;
+
+	if (!link_is_open(q->link) || q->state != QPS_RTS)
+		return;
+	if (q->link->ops->silence(q->link, waits) < full_patience_ms(q)) {
+		if (waits)
+			engine_timer_arm(q->engine, &q->watch, full_patience_ms(q));
+		return;
+	}
+	wq_at(&q->sq, atomic_load(&q->sq.head))->status = FLUE_WC_RETRY_EXCEEDED;
+	qp_link_failed(q, ETIMEDOUT);
+	if (q->bringup && q->state == QPS_IDLE)
+		bringup_give_up(q);
+}
+
 /* ---- requester: going back ---- */
 
 /* Messages of a request. */
@@ -102,6 +133,14 @@ static void step_back(struct qp *q, struct tx_cursor *c)
 		w->state = WQE_POSTED;
 }
 
+uint32_t full_begun(const struct qp *q)
+{
+	const struct tx_cursor *c = &q->tx.cur;
+	uint32_t now = c->next_wqe + (c->kind == TX_REQUEST || c->imm_owed);
+
+	return full_distance(q->tx.full.farthest, now) > 0 ? q->tx.full.farthest : now;
+}
+
 /*
  * The cursor to the message back_to, which begins again. A response that is under way goes on; a request that is gets
  * cut off, which the peer does not see, as it drops it.
@@ -114,6 +153,7 @@ void full_go_back(struct qp *q)
 	f->go_back = false;
 	f->asked =
 		f->back_to; /* what was asked while the peer dropped everything was for nothing */
+	f->farthest = full_begun(q);
 	if (c->kind == TX_REQUEST) {
 		c->kind = TX_NONE;
 		c->off = 0;
@@ -210,6 +250,8 @@ void full_not_ready(struct qp *q)
 void full_done(struct qp *q, const struct ddp_segment *s)
 {
 	q->rx.number++;
+	if (q->bringup)
+		bringup_heard(q);
 	if (!s->ack)
 		return;
 	q->rx.wanted = q->rx.number;
@@ -222,11 +264,16 @@ void full_done(struct qp *q, const struct ddp_segment *s)
 /* The last word that this connection hears from us. */
 static void refuse(struct qp *q, uint32_t fault, uint32_t number)
 {
+	static const uint8_t events[] = { [CONTROL_ACCESS] = FLUE_EVENT_QP_ACCESS,
+					  [CONTROL_REQUEST] = FLUE_EVENT_QP_REQUEST,
+					  [CONTROL_OPERATION] = FLUE_EVENT_QP_ERROR };
+
 	q->tx.full.nak = (struct control) { .kind = CONTROL_ERROR,
 					    .code = (uint8_t)control_error_of(fault),
 					    .detail = (uint16_t)fault,
 					    .number = number };
 	q->tx.full.refused = true;
+	qp_tell(q, events[q->tx.full.nak.code]);
 }
 
 bool full_refuse(struct qp *q, uint32_t fault, const struct ddp_segment *s)

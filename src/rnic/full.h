@@ -23,6 +23,8 @@
 
 #define FULL_RNR_FOR_EVER 7  /* the verbs' rnr_retry */
 #define FULL_RNR_TIMER    12 /* code of 0.64 ms: what most programs choose */
+#define FULL_TIMEOUT_MAX  31 /* the verbs' timeout, 0: for ever */
+#define FULL_RETRIES_MAX  7  /* ... and retry_cnt */
 
 /* a - b, for numbers that wrap. */
 static inline int32_t full_distance(uint32_t a, uint32_t b)
@@ -41,6 +43,8 @@ static inline bool full_expects(const struct qp *q, const struct orq_entry *o)
 }
 
 void full_go_back(struct qp *q);
+/* Our requests before this one have begun, perhaps to begin again. */
+uint32_t full_begun(const struct qp *q);
 /* Nothing of ours is half out. Goes back, if that was asked for. */
 static inline void full_settle(struct qp *q)
 {
@@ -54,6 +58,16 @@ void full_resume(struct qp *q);
 void full_ask(struct qp *q, uint32_t number);
 /* The program wants to close. true: everything is out, and it will be closed when the peer has it. */
 bool full_closes(struct qp *q);
+
+/* Time-out times retries: so long nobody need be there. Never 0. */
+uint64_t full_patience_ms(const struct qp *q);
+/* A request waits for its answer: somebody looks after the peer's host. */
+static inline void full_waits(struct qp *q)
+{
+	if (q->timeout && !q->watch.at)
+		engine_timer_arm(q->engine, &q->watch, full_patience_ms(q));
+}
+void full_fire_watch(struct engine_timer *t);
 
 /* ---- responder ---- */
 

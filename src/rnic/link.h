@@ -17,6 +17,7 @@
 
 #include <bsd/sys/queue.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 struct qp;
 struct link;
@@ -55,6 +56,12 @@ struct link_ops {
 	 */
 	void (*poll)(struct link *l);
 	bool (*arm)(struct link *l);
+
+	/*
+	 * How long the peer's host has answered nothing that it must answer, in ms; 0: it has, or was not asked.
+	 * watch: it is asked from now on, also when we have nothing to send; false: not any more.
+	 */
+	uint64_t (*silence)(struct link *l, bool watch);
 
 	/* Gives up the wire and all it holds; idempotent; calls nothing up. `open` is false then. */
 	void (*close)(struct link *l, enum link_end how);

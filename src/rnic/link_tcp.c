@@ -49,6 +49,27 @@ static void await_end(struct link *link)
 		link_tcp_look_for_end(l);
 }
 
+/*
+ * Its kernel acknowledges what we send, and probes, whatever its process does: only probes and segments that were
+ * sent again tell that it does not. Probes where nothing is under way are TCP's keepalive; the kernel must not give up by
+ * itself before we do.
+ */
+static uint64_t silence(struct link *link, bool watch)
+{
+	struct link_tcp *l = tcp_of(link);
+	struct tcp_info info = { 0 };
+	socklen_t len = sizeof(info);
+	int second = 1, count = 127, on = watch;
+
+	setsockopt(l->io.fd, IPPROTO_TCP, TCP_KEEPIDLE, &second, sizeof(second));
+	setsockopt(l->io.fd, IPPROTO_TCP, TCP_KEEPINTVL, &second, sizeof(second));
+	setsockopt(l->io.fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+	setsockopt(l->io.fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+	if (getsockopt(l->io.fd, IPPROTO_TCP, TCP_INFO, &info, &len) < 0)
+		return 0;
+	return info.tcpi_retransmits || info.tcpi_probes > 1 ? info.tcpi_last_ack_recv : 0;
+}
+
 static void close_link(struct link *link, enum link_end how)
 {
 	struct sockaddr nobody = { .sa_family = AF_UNSPEC };
@@ -95,6 +116,7 @@ static const struct link_ops tcp_ops = {
 	.start = start,
 	.kick = link_tcp_kick,
 	.await_end = await_end,
+	.silence = silence,
 	.close = close_link,
 	.destroy = destroy,
 };

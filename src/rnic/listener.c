@@ -101,6 +101,10 @@ static void hand_up(struct engine_note *n)
 		engine_unlock(l->engine);
 		if (!c)
 			return;
+		if (l->rendezvous) {
+			rendezvous_call(c);
+			continue;
+		}
 		cep_describe(c, &info);
 		if (r->up->request(r->up_ctx, l->owner, c, &info))
 			cep_reject(c, NULL, 0);
@@ -189,13 +193,17 @@ static void fire_retry(struct engine_timer *t)
 static int open_socket(const struct listen_attr *a, struct sockaddr_storage *bound)
 {
 	socklen_t len = sizeof(*bound);
-	int one = 1, rc;
+	int one = 1, off = 0, rc;
 	int fd = fd_keep(
 		socket(a->local->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 
 	if (fd < 0)
 		return -errno;
-	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	/* A number is ours alone, so its port is, and nobody waits for it. */
+	if (!a->rendezvous)
+		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	else if (a->local->sa_family == AF_INET6)
+		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
 	memset(bound, 0, sizeof(*bound));
 	if (bind(fd, a->local, a->local_len) < 0 || listen(fd, KERNEL_QUEUE) < 0 ||
 	    getsockname(fd, (struct sockaddr *)bound, &len) < 0) {
@@ -239,6 +247,7 @@ int listener_create(struct rnic *r, const struct listen_attr *a, struct sockaddr
 	l->rnic = r;
 	l->owner = a->owner;
 	l->full = a->full;
+	l->rendezvous = a->rendezvous;
 	l->max_half_open = (uint32_t)a->max_half_open;
 	l->request_timeout_ms = a->request_timeout_ms;
 	l->note.run = hand_up;

@@ -26,8 +26,9 @@ struct listener {
 	struct engine_timer retry; /* out of descriptors, or full: look again then */
 	int request_timeout_ms;
 	uint32_t half_open, max_half_open;
-	bool crowded; /* not watched until somebody goes, or may be made to */
-	bool full;    /* for full service */
+	bool crowded;    /* not watched until somebody goes, or may be made to */
+	bool full;       /* for full service */
+	bool rendezvous; /* of queue pairs that call each other by number (rendezvous.h) */
 	/* How many wait whose addresses fall together; few do. */
 	uint32_t crowd[LISTENER_CROWDS];
 	TAILQ_HEAD(, cep) waiting;   /* the request did not come yet */
@@ -40,7 +41,8 @@ struct listen_attr {
 	const struct sockaddr *local;
 	socklen_t local_len;
 	int max_half_open, request_timeout_ms;
-	bool full; /* for full service, and nothing else */
+	bool full;       /* for full service, and nothing else */
+	bool rendezvous; /* there is no owner; with IPv6, IPv4 as well */
 	void *owner;
 };
 

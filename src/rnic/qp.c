@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Queue pairs: life, questions, and the calls that end a connection. */
+/* Queue pairs: life, what is told of them, and the calls that end a connection. */
 #include "rnic/qp.h"
 
 #include <errno.h>
@@ -7,11 +7,12 @@
 
 #include "base/log.h"
 #include "base/util.h"
+#include "rnic/bringup.h"
 #include "rnic/cep.h"
 #include "rnic/full.h"
 #include "rnic/qp_priv.h"
-
-#define REMOTE_RIGHTS ((uint32_t)(FLUE_REMOTE_READ | FLUE_REMOTE_WRITE | FLUE_REMOTE_ATOMIC))
+#include "rnic/rendezvous.h"
+#include "rnic/ud.h"
 
 /* ---- telling ---- */
 
@@ -48,6 +49,29 @@ static void run_up(struct engine_note *n)
 	q->rnic->up->qp_event(q->rnic->up_ctx, q->owner, &q->ev_up, &q->info);
 }
 
+static void run_async(struct engine_note *n)
+{
+	struct qp *q = container_of(n, struct qp, note_async);
+	uint32_t bits = atomic_exchange(&q->async, 0);
+
+	for (uint32_t type = 0; bits; type++, bits >>= 1) {
+		struct flue_event ev = { .type = type };
+
+		if (bits & 1)
+			q->rnic->up->qp_event(q->rnic->up_ctx, q->owner, &ev, NULL);
+	}
+}
+
+_Static_assert(FLUE_EVENT_NTYPES <= 32, "a bit for each");
+
+void qp_tell(struct qp *q, uint32_t type)
+{
+	if (q->doomed)
+		return;
+	atomic_fetch_or(&q->async, 1u << type);
+	engine_tell(q->engine, &q->note_async);
+}
+
 /* ---- life ---- */
 
 static int init_queues(struct qp *q, const struct qp_attr *a)
@@ -68,6 +92,46 @@ static int init_queues(struct qp *q, const struct qp_attr *a)
 	return rc;
 }
 
+static void free_queues(struct qp *q)
+{
+	wq_fini(&q->sq);
+	wq_fini(&q->rq);
+	free(q->srq_wqe);
+}
+
+static void init(struct qp *q, const struct qp_attr *a)
+{
+	q->rnic = a->pd->rnic;
+	q->engine = a->recv_cq->engine;
+	q->pd = a->pd;
+	q->send_cq = a->send_cq;
+	q->recv_cq = a->recv_cq;
+	q->srq = a->srq;
+	q->owner = a->owner;
+	q->state_word = a->state;
+	q->signal_all = a->signal_all;
+	q->post_early = a->post_early;
+	q->kick.run = qp_run_kick;
+	q->ack_later.run = full_run_ack;
+	q->rnr_retries = FULL_RNR_FOR_EVER;
+	q->min_rnr_timer = FULL_RNR_TIMER;
+	q->timer.fire = qp_fire_timer;
+	q->watch.fire = full_fire_watch;
+	q->retries = FULL_RETRIES_MAX;
+	q->note_accepted.run = run_accepted;
+	q->note_up.run = run_up;
+	q->note_down.run = run_down;
+	q->note_last.run = run_last;
+	q->note_async.run = run_async;
+}
+
+static int give_number(struct qp *q, const struct qp_attr *a)
+{
+	if (a->ud)
+		return ud_create(q);
+	return a->bringup ? bringup_create(q) : rendezvous_plain(q->rnic, &q->qpn);
+}
+
 int qp_create(const struct qp_attr *a, struct qp **out)
 {
 	struct qp *q = calloc(1, sizeof(*q));
@@ -80,26 +144,14 @@ int qp_create(const struct qp_attr *a, struct qp **out)
 		free(q);
 		return rc;
 	}
-	q->rnic = a->pd->rnic;
-	q->engine = a->recv_cq->engine;
-	q->pd = a->pd;
-	q->send_cq = a->send_cq;
-	q->recv_cq = a->recv_cq;
-	q->srq = a->srq;
-	q->owner = a->owner;
-	q->state_word = a->state;
-	q->signal_all = a->signal_all;
-	q->post_early = a->post_early;
-	q->qpn = atomic_fetch_add(&q->rnic->next_qpn, 1) + 1;
-	q->kick.run = qp_run_kick;
-	q->ack_later.run = full_run_ack;
-	q->rnr_retries = FULL_RNR_FOR_EVER;
-	q->min_rnr_timer = FULL_RNR_TIMER;
-	q->timer.fire = qp_fire_timer;
-	q->note_accepted.run = run_accepted;
-	q->note_up.run = run_up;
-	q->note_down.run = run_down;
-	q->note_last.run = run_last;
+	init(q, a);
+	rc = give_number(q, a);
+	if (rc) {
+		free_queues(q);
+		free(q);
+		return rc;
+	}
+	qp_set_state(q, QPS_IDLE);
 	cq_attach(q->send_cq, q->engine);
 	cq_attach(q->recv_cq, q->engine);
 	pthread_mutex_lock(&q->rnic->lists);
@@ -111,10 +163,18 @@ int qp_create(const struct qp_attr *a, struct qp **out)
 
 void qp_destroy(struct qp *q)
 {
+	/* Nobody calls it from here on. */
+	if (q->ud)
+		ud_destroy(q);
+	else
+		rendezvous_leave(q->rnic, q->qpn);
 	engine_lock(q->engine);
 	q->doomed = true;
 	if (q->cep)
 		cep_abandon(q->cep);
+	if (q->bringup)
+		bringup_destroy(q);
+	engine_timer_stop(q->engine, &q->watch);
 	qp_drop_link(q, q->state != QPS_IDLE ? LINK_RESET : LINK_CLOSE);
 	engine_unkick(q->engine, &q->kick);
 	engine_not_later(q->engine, &q->ack_later);
@@ -123,6 +183,7 @@ void qp_destroy(struct qp *q)
 	engine_untell(q->engine, &q->note_up);
 	engine_untell(q->engine, &q->note_down);
 	engine_untell(q->engine, &q->note_last);
+	engine_untell(q->engine, &q->note_async);
 	cq_purge(q->send_cq, q->owner);
 	cq_purge(q->recv_cq, q->owner);
 	if (q->srq && q->rx.have_wqe)
@@ -130,82 +191,13 @@ void qp_destroy(struct qp *q)
 	pthread_mutex_lock(&q->rnic->lists);
 	LIST_REMOVE(q, all);
 	pthread_mutex_unlock(&q->rnic->lists);
-	wq_fini(&q->sq);
-	wq_fini(&q->rq);
-	free(q->srq_wqe);
+	free_queues(q);
+	free(q->bringup);
 	free(q->irq);
 	free(q->orq);
 	if (q->link)
 		q->link->ops->destroy(q->link);
 	free(q);
-}
-
-/* ---- questions and changes ---- */
-
-/* Is one of our Reads or atomics on the wire, or posted? */
-static bool is_reading(struct qp *q)
-{
-	uint32_t tail = atomic_load_explicit(&q->sq.tail, memory_order_acquire);
-
-	for (uint32_t n = atomic_load(&q->sq.head); n != tail; n++) {
-		if (qp_wqe_is_answered(wq_at(&q->sq, n)))
-			return true;
-	}
-	return qp_reads_out(q) != q->orq_head;
-}
-
-void qp_query(struct qp *q, struct qp_info *info)
-{
-	/* iWARP alone has no atomics to allow. */
-	uint32_t unknown = q->service == SERVICE_STRICT ? (uint32_t)FLUE_REMOTE_ATOMIC : 0;
-
-	engine_lock(q->engine);
-	*info = (struct qp_info) { .state = q->state,
-				   .llp_open = link_is_open(q->link) || q->cep,
-				   .sends = wq_fill(&q->sq),
-				   .receives = q->srq ? 0 : wq_fill(&q->rq),
-				   .reads_out = qp_reads_out(q) - q->orq_head,
-				   .reads_in = q->irq_tail - q->irq_head,
-				   .ird = q->ird,
-				   .ord = q->ord,
-				   .access = REMOTE_RIGHTS & ~q->deny_always & ~unknown,
-				   .rnr_retries = q->rnr_retries,
-				   .min_rnr_timer = q->min_rnr_timer };
-	engine_unlock(q->engine);
-}
-
-int qp_modify_reads(struct qp *q, uint32_t ird, uint32_t ord)
-{
-	int rc = -ENOTCONN;
-
-	if (ird > RNIC_MAX_ORD || ord > RNIC_MAX_ORD)
-		return -EINVAL;
-	engine_lock(q->engine);
-	if (q->state == QPS_RTS) {
-		rc = q->irq_tail - q->irq_head > ird || is_reading(q)
-			     ? -EBUSY
-			     : qp_resize_rings(q, ird, ord);
-	}
-	engine_unlock(q->engine);
-	return rc;
-}
-
-void qp_modify_access(struct qp *q, uint32_t access)
-{
-	engine_lock(q->engine);
-	q->deny_always = REMOTE_RIGHTS & ~access;
-	q->deny = q->deny_always | q->deny_stream;
-	engine_unlock(q->engine);
-}
-
-void qp_modify_rnr(struct qp *q, int retries, int timer)
-{
-	engine_lock(q->engine);
-	if (retries >= 0)
-		q->rnr_retries = (uint8_t)retries;
-	if (timer >= 0)
-		q->min_rnr_timer = (uint8_t)timer;
-	engine_unlock(q->engine);
 }
 
 /* ---- closing calls ---- */
@@ -215,7 +207,9 @@ int qp_disconnect(struct qp *q, int timeout_ms)
 	int rc = 0;
 
 	engine_lock(q->engine);
-	if (q->cep) {
+	if (q->bringup || q->ud) {
+		rc = -ENOTCONN; /* there is nobody to tell */
+	} else if (q->cep) {
 		cep_abort(q->cep, ECONNABORTED);
 	} else if (q->state == QPS_RTS) {
 		if (timeout_ms > 0)
@@ -257,7 +251,14 @@ int qp_abort(struct qp *q)
 	int rc = 0;
 
 	engine_lock(q->engine);
-	if (q->cep)
+	if (q->ud) {
+		ud_fail(q);
+		engine_unlock(q->engine);
+		return 0;
+	}
+	if (q->cep && q->bringup)
+		cep_abandon(q->cep);
+	else if (q->cep)
 		cep_abort(q->cep, ECONNABORTED);
 	else if (!q->connected)
 		rc = -ENOTCONN;
@@ -278,7 +279,13 @@ int qp_reset(struct qp *q)
 	int rc = -EBUSY;
 
 	engine_lock(q->engine);
-	if (!q->cep && may_reset(q)) {
+	if (q->ud || q->bringup) {
+		if (q->ud)
+			ud_reset(q);
+		else
+			bringup_reset(q);
+		rc = 0;
+	} else if (!q->cep && may_reset(q)) {
 		if (q->state == QPS_IDLE && q->post_early)
 			qp_discard(q);
 		qp_apply(q, QPE_REINIT, 0, 0);
@@ -293,7 +300,11 @@ void qp_fork_child(struct qp *q)
 	if (link_is_open(q->link))
 		q->link->ops->close(q->link, LINK_ABANDON);
 	q->connected = false;
-	q->timer.at = 0;
+	q->timer.at = q->watch.at = 0;
+	if (q->bringup)
+		q->bringup->redial.at = 0;
+	if (q->ud)
+		ud_fork_child(q);
 	lock_init(&q->sq.lock);
 	lock_init(&q->rq.lock);
 	qp_set_state(q, QPS_ERROR);

@@ -29,7 +29,9 @@
 #include "wire/mpa.h"
 #include "wire/rdmap.h"
 
+struct bringup;
 struct cep;
+struct ud;
 struct link;
 
 /* What may be sent over a connection; each can do more than the one before. */
@@ -83,6 +85,7 @@ struct tx_cursor {
 struct full_tx {
 	uint32_t acked;    /* our messages before this number are done */
 	uint32_t ack_wqe;  /* our first request of which that is not known */
+	uint32_t farthest; /* our requests before this one had begun when we went back */
 	uint32_t back_to;  /* where to go back to, ... */
 	bool go_back;      /* ... as soon as nothing is half out */
 	bool paused;       /* the peer is not ready: the timer runs */
@@ -156,15 +159,22 @@ struct qp {
 	struct inbox inbox;
 	struct link *link; /* the last one; NULL: there was none */
 	struct engine_timer timer;
-	struct cep *cep; /* connection being set up; NULL once it is up or gone */
-	bool connected;  /* CONNECTED was told, so DISCONNECTED is owed */
-	uint32_t deny;   /* FLUE_REMOTE_*: not over this connection; the sum of: */
+	struct cep *cep;           /* connection being set up; NULL once it is up or gone */
+	struct bringup *bringup;   /* NULL: a connection manager of ours connects it */
+	struct ud *ud;             /* not NULL: for datagrams */
+	struct engine_timer watch; /* requests wait for the peer: is it still there? */
+	bool sqd,
+		tell_drained; /* no new request begins; to be told when those that had are done: */
+	uint32_t drain_to;    /* those before this one */
+	bool connected;       /* CONNECTED was told, so DISCONNECTED is owed */
+	uint32_t deny;        /* FLUE_REMOTE_*: not over this connection; the sum of: */
 	uint32_t deny_always, deny_stream; /* the queue pair's, and what came with the stream */
 	struct qp_tx tx;
 	struct qp_rx rx;
 	uint32_t ird, ord;
 	_Atomic uint8_t service;            /* enum qp_service; posting looks, too */
 	uint8_t rnr_retries, min_rnr_timer; /* full service, in the verbs' codes */
+	uint8_t timeout, retries;           /* the same */
 	struct engine_kick ack_later;
 	struct irq_entry *irq; /* ring of ird entries, see qp_irq() */
 	uint32_t irq_head, irq_tail;
@@ -180,7 +190,8 @@ struct qp {
 	bool lost;      /* a completion did not fit into its CQ */
 
 	/* Notes: what is told, with the facts as they were. */
-	struct engine_note note_accepted, note_up, note_down, note_last;
+	struct engine_note note_accepted, note_up, note_down, note_last, note_async;
+	_Atomic uint32_t async; /* events for note_async, a bit for each type */
 	struct flue_event ev_up, ev_down;
 	uint32_t ev_fault; /* with ev_down: the fault that we found; 0: none */
 	struct rnic_conn_info info;
@@ -204,36 +215,25 @@ struct qp_attr {
 	struct srq *srq;
 	uint32_t sq_depth, rq_depth, sq_sge, rq_sge, max_inline;
 	bool signal_all, post_early;
+	bool bringup; /* modify() does it */
+	bool ud;
 	uint32_t *state;
 	struct flue_qp *owner;
-};
-
-struct qp_info {
-	uint32_t state; /* enum flue_qp_state */
-	bool llp_open;
-	uint32_t sends, receives, reads_out, reads_in;
-	uint32_t ird, ord;
-	uint32_t access; /* FLUE_REMOTE_* */
-	uint32_t rnr_retries, min_rnr_timer;
 };
 
 int qp_create(const struct qp_attr *attr, struct qp **out);
 void qp_destroy(struct qp *q);
 int qp_reset(struct qp *q);
-void qp_query(struct qp *q, struct qp_info *info);
+/* v->path as prov_ops.query_qp has it. -EOPNOTSUPP. */
+int qp_query(struct qp *q, struct flue_qp_values *v, uint32_t mask);
+/* What `mask` names, all or nothing: see prov_ops.modify_qp. */
+int qp_modify(struct qp *q, const struct flue_qp_values *v, uint32_t mask);
 int qp_post_send(struct qp *q, const struct flue_send_wr *wr, const struct flue_send_wr **bad);
 int qp_post_recv(struct qp *q, const struct flue_recv_wr *wr, const struct flue_recv_wr **bad);
 int qp_disconnect(struct qp *q, int timeout_ms);
 int qp_abort(struct qp *q);
 /* Ends with a Terminate if TCP still works. -ENOTCONN. */
 int qp_terminate(struct qp *q);
-/* Change the number of Reads in RTS. -EBUSY: one of ours is outstanding or posted, or more of the
- * peer's are outstanding than would fit; -ENOTCONN, -ENOMEM. */
-int qp_modify_reads(struct qp *q, uint32_t ird, uint32_t ord);
-/* What peers may do at all, FLUE_REMOTE_READ and FLUE_REMOTE_WRITE: from the next segment on. */
-void qp_modify_access(struct qp *q, uint32_t access);
-/* Full service: for the next message that is not taken; -1: as it is. */
-void qp_modify_rnr(struct qp *q, int retries, int timer);
 
 /* ---- inside the RNIC, under the engine's lock ---- */
 
@@ -248,6 +248,8 @@ int qp_establish(struct qp *q, const struct qp_start *start, struct link *link);
 /* Step the machine and perform the actions; inside a step: as soon as that is done. reason/detail
  * count for the first end only. */
 void qp_apply(struct qp *q, enum qp_fsm_event e, uint32_t reason, uint32_t detail);
+/* The program hears of an event that says nothing but its type. */
+void qp_tell(struct qp *q, uint32_t type);
 /* Nothing queued, nothing outstanding in either direction. */
 bool qp_is_idle(const struct qp *q);
 static inline bool qp_is_full(const struct qp *q)

@@ -43,6 +43,8 @@ void qp_complete_ready(struct qp *q)
 		if (say)
 			push(q, q->send_cq, &e, false);
 	}
+	if (q->sqd)
+		qp_look_drained(q);
 }
 
 void qp_finish(struct qp *q, uint32_t n, uint32_t status)
@@ -115,11 +117,21 @@ void qp_flush(struct qp *q, bool sends)
 
 void qp_discard(struct qp *q)
 {
+	if (q->srq && q->rx.have_wqe)
+		wq_free(&q->srq->wq, 0);
+	q->rx.have_wqe = false;
 	while (wq_fill(&q->sq))
 		wq_retire(&q->sq);
 	while (!q->srq && wq_fill(&q->rq))
 		wq_retire(&q->rq);
 	settle(q);
+}
+
+void qp_forget(struct qp *q)
+{
+	cq_purge(q->send_cq, q->owner);
+	cq_purge(q->recv_cq, q->owner);
+	qp_discard(q);
 }
 
 void qp_flush_late(struct qp *q)

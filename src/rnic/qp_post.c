@@ -6,9 +6,11 @@
 
 #include "base/probe.h"
 #include "base/util.h"
+#include "rnic/bringup.h"
 #include "rnic/link.h"
 #include "rnic/qp.h"
 #include "rnic/qp_priv.h"
+#include "rnic/ud.h"
 
 const struct op_rule qp_op_rules[FLUE_WR_NOPS] = {
 	[FLUE_WR_SEND] = { FLUE_SOLICITED | FLUE_INLINE, 0, RNIC_MAX_SGE, FLUE_WC_SEND,
@@ -66,6 +68,7 @@ static int check_pieces(const struct qp *q, const struct op_rule *r, const struc
 static int check_request(struct qp *q, const struct flue_send_wr *wr, uint32_t *total)
 {
 	const struct op_rule *r = &qp_op_rules[wr->op < FLUE_WR_NOPS ? wr->op : 0];
+	int rc;
 
 	if (wr->op >= FLUE_WR_NOPS)
 		return -EINVAL;
@@ -73,7 +76,8 @@ static int check_request(struct qp *q, const struct flue_send_wr *wr, uint32_t *
 		return -EOPNOTSUPP;
 	if (wr->flags & ~(r->flags | FLUE_SIGNALED | FLUE_FENCE | FLUE_LOCAL_FENCE))
 		return -EINVAL;
-	return check_pieces(q, r, wr, total);
+	rc = check_pieces(q, r, wr, total);
+	return rc || !q->ud ? rc : ud_check_request(q, wr, *total);
 }
 
 static void copy_inline(struct wqe *w, const struct flue_send_wr *wr)
@@ -121,6 +125,8 @@ static int enqueue(struct qp *q, const struct flue_send_wr *wr)
 	w->rkey = wr->rkey;
 	w->remote_addr = wr->remote_addr;
 	copy_arguments(w, wr);
+	if (q->ud)
+		w->to = wr->to;
 	if (wr->flags & FLUE_INLINE)
 		copy_inline(w, wr);
 	else if (wr->n_sg)
@@ -134,6 +140,9 @@ static bool takes_posts(struct qp *q, bool receive)
 {
 	switch (__atomic_load_n(q->state_word, __ATOMIC_ACQUIRE)) {
 	case FLUE_QP_IDLE: return receive || q->post_early;
+	case FLUE_QP_RESET: return false;
+	case FLUE_QP_INIT:
+	case FLUE_QP_RTR: return receive;
 	case FLUE_QP_CLOSING:
 		/* The close was to be graceful, and now there is work: it ends badly. A program that
 		 * gives a receive back while the peer closes could not know, and loses nothing. */
@@ -189,10 +198,16 @@ void qp_run_kick(struct engine_kick *k)
 {
 	struct qp *q = container_of(k, struct qp, kick);
 
+	if (q->ud) {
+		ud_run(q);
+		return;
+	}
 	if (q->state == QPS_CLOSING && atomic_exchange(&q->late, false))
 		qp_apply(q, QPE_POSTED, FLUE_CLOSE_BAD, ENOTCONN);
 	if (q->state == QPS_RTS)
 		link_kick(q->link);
+	else if (q->state == QPS_IDLE && q->bringup)
+		bringup_posted(q);
 	else if (q->state != QPS_TERMINATE && !(q->state == QPS_IDLE && q->post_early))
 		qp_flush_late(q);
 }

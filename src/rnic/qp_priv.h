@@ -22,10 +22,16 @@ void qp_flush(struct qp *q, bool sends);
 void qp_flush_late(struct qp *q);
 /* Idle: what was posted is gone, as if it had not been. */
 void qp_discard(struct qp *q);
+/* The same, and completions that nobody has taken. */
+void qp_forget(struct qp *q);
 
 /* qp_post.c */
 /* Somebody posted. */
 void qp_run_kick(struct engine_kick *k);
+
+/* qp_modify.c */
+/* A request has ended: is the queue drained? */
+void qp_look_drained(struct qp *q);
 
 /* qp_state.c */
 void qp_fire_timer(struct engine_timer *t);

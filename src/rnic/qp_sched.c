@@ -39,7 +39,7 @@ static enum tx_stop request_may_start(struct qp *q, const struct tx_cursor *c, u
 	const struct wqe *w;
 
 	if (c->next_wqe == atomic_load_explicit(&q->sq.tail, memory_order_acquire) ||
-	    q->tx.full.paused)
+	    q->tx.full.paused || (q->sqd && full_distance(c->next_wqe, q->drain_to) >= 0))
 		return TX_NOTHING;
 	w = current_wqe(q, c);
 	*status = FLUE_WC_LOCAL_OPERATION;
@@ -496,10 +496,12 @@ void qp_sched_out(struct qp *q, const struct tx_cursor *at, const struct tx_curs
 		struct wqe *w = wq_at(&q->sq, at->next_wqe);
 
 		w->number = after->number - 1;
-		if (qp_wqe_is_answered(w) || qp_is_full(q))
+		if (qp_wqe_is_answered(w) || qp_is_full(q)) {
 			w->state = WQE_WAITING;
-		else
+			full_waits(q);
+		} else {
 			qp_finish(q, at->next_wqe, FLUE_WC_SUCCESS);
+		}
 	} else if (after->irq_next != at->irq_next) {
 		q->irq_head++;
 	} else if (at->kind == TX_RTR) {

@@ -7,12 +7,14 @@
 #include "base/log.h"
 #include "base/probe.h"
 #include "base/util.h"
+#include "rnic/bringup.h"
 #include "rnic/cep.h"
 #include "rnic/full.h"
 #include "rnic/link.h"
 #include "rnic/qp.h"
 #include "rnic/qp_priv.h"
 #include "rnic/qp_sched.h"
+#include "rnic/ud.h"
 
 _Static_assert((int)QPS_IDLE == (int)FLUE_QP_IDLE && (int)QPS_ERROR == (int)FLUE_QP_ERROR,
 	       "the machine's states are the public ones");
@@ -57,6 +59,8 @@ void qp_fire_timer(struct engine_timer *t)
 
 	if (q->state == QPS_RTS)
 		be_patient(q);
+	else if (q->state == QPS_IDLE)
+		bringup_give_up(q);
 	else
 		qp_apply(q, QPE_TIMEOUT, FLUE_CLOSE_LOST, ETIMEDOUT);
 }
@@ -66,6 +70,7 @@ void qp_fire_timer(struct engine_timer *t)
 void qp_drop_link(struct qp *q, enum link_end how)
 {
 	engine_timer_stop(q->engine, &q->timer);
+	engine_timer_stop(q->engine, &q->watch);
 	if (!link_is_open(q->link))
 		return;
 	if (q->link->ops->poll)
@@ -101,9 +106,25 @@ static void tell_end(struct qp *q)
 	}
 }
 
+/* What the program sees, where it has a say in it. */
+static uint8_t shown_state(const struct qp *q)
+{
+	bool up = q->state == QPS_RTS || (q->bringup && q->state == QPS_IDLE);
+
+	if (q->ud)
+		return q->ud->state;
+	if (up && q->sqd)
+		return FLUE_QP_SQD;
+	if (!q->bringup)
+		return q->state;
+	return up ? q->bringup->state : FLUE_QP_ERROR;
+}
+
 void qp_set_state(struct qp *q, uint8_t state)
 {
 	q->state = state;
+	if (q->bringup || q->sqd || q->ud)
+		state = shown_state(q);
 	/* In total order with the queues' counters: either a receive posted just now is seen by the
 	 * flush that follows, or its poster sees this and asks for another. */
 	__atomic_store_n(q->state_word, state, __ATOMIC_SEQ_CST);
@@ -172,6 +193,8 @@ void qp_apply(struct qp *q, enum qp_fsm_event e, uint32_t reason, uint32_t detai
 	/* Behind everything that came with the end, so that the last word is told. */
 	if (actions & QPA_TELL)
 		tell_end(q);
+	else if (q->bringup && q->srq && actions & QPA_FLUSH) /* in error, without a link */
+		engine_tell(q->engine, &q->note_last);
 }
 
 void qp_fault(struct qp *q, uint32_t fault, const uint8_t *ulpdu, size_t have, size_t ulpdu_len,
@@ -192,8 +215,23 @@ void qp_fail_request(struct qp *q, uint32_t n, uint32_t status)
 	qp_fault(q, FAULT_RDMAP_CATASTROPHIC, NULL, 0, 0, NULL);
 }
 
+/* A queue pair that modify() has brought up stays as it is. */
+static bool outlives_link(struct qp *q, int err)
+{
+	if (!q->bringup || q->state != QPS_RTS)
+		return false;
+	qp_apply(q, QPE_LINK_GONE, 0, 0);
+	if (q->cep) /* it had hardly begun */
+		cep_stream_lost(q->cep, err);
+	else
+		bringup_link_gone(q);
+	return true;
+}
+
 void qp_link_failed(struct qp *q, int err)
 {
+	if (outlives_link(q, err))
+		return;
 	/* EPIPE is how Linux words a reset that came after the peer's FIN. */
 	if (err == ECONNRESET || err == EPIPE)
 		qp_apply(q, QPE_LLP_RESET, FLUE_CLOSE_RESET, ECONNRESET);
@@ -203,6 +241,8 @@ void qp_link_failed(struct qp *q, int err)
 
 void qp_link_starved(struct qp *q, int err)
 {
+	if (q->bringup)
+		qp_tell(q, FLUE_EVENT_QP_ERROR);
 	qp_apply(q, QPE_LOCAL_FAIL, FLUE_CLOSE_LOCAL, (uint32_t)err);
 }
 
@@ -223,6 +263,8 @@ static void peer_closed(struct qp *q)
 
 void qp_link_ended(struct qp *q, bool whole)
 {
+	if (outlives_link(q, ECONNRESET))
+		return;
 	if (!whole)
 		qp_apply(q, QPE_LLP_LOST, FLUE_CLOSE_LOST, ECONNRESET);
 	else if (qp_is_idle(q) && !q->rx.have_wqe && !q->rx.in_write) /* nor inside a message */
@@ -269,10 +311,12 @@ int qp_resize_rings(struct qp *q, uint32_t ird, uint32_t ord)
 	return 0;
 }
 
-static int make_rings(struct qp *q, const struct mpa_terms *t)
+static int make_rings(struct qp *q, const struct mpa_terms *t, bool initiator)
 {
 	q->tx.cur.kind = TX_NONE;
 	q->irq_head = q->irq_tail = q->orq_head = q->tx.cur.orq_tail = 0;
+	if (q->bringup)
+		return bringup_read_rings(q, t, initiator);
 	return qp_resize_rings(q, t->ird, t->ord);
 }
 
@@ -291,7 +335,7 @@ static void begin(struct qp *q, const struct qp_start *start)
 	memset(&q->tx, 0, sizeof(q->tx));
 	q->tx.cur.msn_send = q->tx.cur.msn_read = q->tx.cur.msn_atomic = 1;
 	q->tx.cur.msn_control = 1;
-	q->tx.cur.next_wqe = q->tx.full.ack_wqe = atomic_load(&q->sq.head);
+	q->tx.cur.next_wqe = q->tx.full.ack_wqe = q->tx.full.farthest = atomic_load(&q->sq.head);
 	q->tx.cur.rtr_owed = start->initiator && t->p2p;
 	q->tx.rtr = t->rtr;
 	q->tx.held = !start->initiator;
@@ -302,6 +346,8 @@ static void begin(struct qp *q, const struct qp_start *start)
 	q->rx.rtr_send = !start->initiator && t->rtr == MPA_RTR_SEND;
 	q->close_timeout_ms = CLOSE_TIMEOUT_MS;
 	q->reason = q->detail = q->fault = 0;
+	if (!q->bringup)
+		q->sqd = q->tell_drained = false;
 	atomic_store(&q->peer_closed, false);
 	atomic_store(&q->late, false);
 }
@@ -319,10 +365,11 @@ static void take_link(struct qp *q, struct link *link)
 int qp_establish(struct qp *q, const struct qp_start *start, struct link *link)
 {
 	const struct mpa_terms *t = start->terms;
-	int rc = make_rings(q, t);
+	int rc = make_rings(q, t, start->initiator);
 
 	if (rc)
 		return rc;
+	engine_timer_stop(q->engine, &q->timer);
 	take_link(q, link);
 	begin(q, start);
 	qp_apply(q, QPE_ESTABLISH, 0, 0);

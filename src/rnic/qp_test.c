@@ -206,12 +206,12 @@ static void qp_flushes_its_receives_as_soon_as_the_peer_closes(void **state)
 {
 	struct flue_recv_wr wr = { .id = 77 };
 	const struct flue_recv_wr *bad;
-	struct qp_info info;
+	struct flue_qp_values info = { 0 };
 	uint32_t left;
 	uint8_t then;
 
 	assert_int_equal(qp_post_recv(q, &wr, &bad), 0);
-	qp_query(q, &info);
+	qp_query(q, &info, FLUE_QPV_STATE | FLUE_QPV_WORK);
 	assert_int_equal(info.receives, 1);
 	engine_lock(q->engine);
 	qp_apply(q, QPE_FIN_IDLE, FLUE_CLOSE_GRACEFUL, 0);
@@ -284,10 +284,10 @@ static void qp_tells_what_it_is_doing_when_asked(void **state)
 {
 	struct flue_send_wr wr = { .id = 5, .op = FLUE_WR_READ, .flags = FLUE_SIGNALED, .rkey = 1 };
 	const struct flue_send_wr *bad;
-	struct qp_info info;
+	struct flue_qp_values info = { 0 };
 	uint8_t buf[256];
 
-	qp_query(q, &info);
+	qp_query(q, &info, FLUE_QPV_STATE | FLUE_QPV_WORK);
 	assert_int_equal(info.state, FLUE_QP_RTS);
 	assert_true(info.llp_open);
 	assert_int_equal(info.sends + info.receives + info.reads_out + info.reads_in, 0);
@@ -295,15 +295,15 @@ static void qp_tells_what_it_is_doing_when_asked(void **state)
 	assert_int_equal(qp_post_send(q, &wr, &bad), 0);
 	assert_int_equal(qp_post_send(q, &wr, &bad), 0);
 	assert_true(take(buf, sizeof(buf)) > 0);
-	qp_query(q, &info);
+	qp_query(q, &info, FLUE_QPV_STATE | FLUE_QPV_WORK);
 	assert_true(info.sends == 2 && info.reads_out == 1 && info.reads_in == 0);
 	q->irq_tail++; /* as if one of the peer's were being answered; nothing moves meanwhile */
-	qp_query(q, &info);
+	qp_query(q, &info, FLUE_QPV_STATE | FLUE_QPV_WORK);
 	q->irq_tail--;
 	assert_true(info.reads_out == 1 && info.reads_in == 1);
 	assert_int_equal(qp_abort(q), 0);
 	assert_true(ended());
-	qp_query(q, &info);
+	qp_query(q, &info, FLUE_QPV_STATE | FLUE_QPV_WORK);
 	assert_int_equal(info.state, FLUE_QP_ERROR);
 	assert_false(info.llp_open);
 	assert_int_equal(info.sends, 0);
@@ -437,20 +437,27 @@ static void qp_whose_peer_closes_before_its_read_is_answered_says_bad_close(void
 	expect_bad_close(0);
 }
 
+static int set_reads(uint32_t ird, uint32_t ord)
+{
+	struct flue_qp_values v = { .ird = ird, .ord = ord };
+
+	return qp_modify(q, &v, FLUE_QPV_READS);
+}
+
 /* There is no place for the Read in fewer. */
 static void qp_keeps_its_ird_while_it_is_read_from(void **state)
 {
 	char junk[4096];
 
 	read_from();
-	assert_int_equal(qp_modify_reads(q, 0, 1), -EBUSY);
-	assert_int_equal(qp_modify_reads(q, 1, 1), 0);
-	assert_int_equal(qp_modify_reads(q, 9, 1), 0);
+	assert_int_equal(set_reads(0, 1), -EBUSY);
+	assert_int_equal(set_reads(1, 1), 0);
+	assert_int_equal(set_reads(9, 1), 0);
 	assert_true(is_reading());
 	while (is_reading())
 		if (recv(peer, junk, sizeof(junk), 0) < 0)
 			usleep(1000);
-	assert_int_equal(qp_modify_reads(q, 0, 1), 0);
+	assert_int_equal(set_reads(0, 1), 0);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make, drop)

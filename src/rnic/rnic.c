@@ -34,6 +34,7 @@ static void before_fork(void)
 		pthread_mutex_lock(&r->mem.change);
 		pthread_mutex_lock(&r->mem.slots.lock);
 		pthread_mutex_lock(&r->lists);
+		pthread_mutex_lock(&r->numbers.lock);
 	}
 }
 
@@ -42,6 +43,7 @@ static void in_parent(void)
 	struct rnic *r;
 
 	LIST_FOREACH(r, &open_rnics, all) {
+		pthread_mutex_unlock(&r->numbers.lock);
 		pthread_mutex_unlock(&r->lists);
 		pthread_mutex_unlock(&r->mem.slots.lock);
 		pthread_mutex_unlock(&r->mem.change);
@@ -89,6 +91,7 @@ static void in_child(void)
 
 	LIST_FOREACH(r, &open_rnics, all) {
 		orphan(r);
+		rendezvous_fork_child(&r->numbers);
 		pthread_mutex_unlock(&r->lists);
 		pthread_mutex_unlock(&r->mem.slots.lock);
 		pthread_mutex_unlock(&r->mem.change);
@@ -152,6 +155,7 @@ int rnic_open(const int *cpus, uint32_t n, const struct rnic_upcalls *up, void *
 	r->up = up;
 	r->up_ctx = ctx;
 	pthread_mutex_init(&r->lists, NULL);
+	rendezvous_init(&r->numbers);
 	pthread_once(&fork_once, watch_forks);
 	pthread_mutex_lock(&open_lock);
 	LIST_INSERT_HEAD(&open_rnics, r, all);
@@ -167,6 +171,7 @@ void rnic_close(struct rnic *r)
 	pthread_mutex_lock(&open_lock);
 	LIST_REMOVE(r, all);
 	pthread_mutex_unlock(&open_lock);
+	rendezvous_fini(&r->numbers);
 	for (uint32_t i = 0; i < r->n_engines; i++)
 		engine_stop(&r->engines[i]);
 	if (atomic_load(&r->n_illegal))

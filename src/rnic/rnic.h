@@ -12,6 +12,7 @@
 
 #include "rnic/engine.h"
 #include "rnic/mem.h"
+#include "rnic/rendezvous.h"
 
 struct cq;
 struct qp;
@@ -64,7 +65,7 @@ struct rnic {
 	const struct rnic_upcalls *up;
 	void *up_ctx;
 	struct mem_table mem;
-	_Atomic uint32_t next_qpn;
+	struct rendezvous_table numbers; /* of queue pairs */
 	_Atomic uint64_t n_illegal; /* events that the tables call impossible; see rnic_illegal() */
 	_Atomic uint32_t n_refused; /* rejected connections whose peer has not closed yet */
 	uint32_t n_engines;

@@ -14,6 +14,8 @@ enum mem_verdict rx_get_memory(struct qp *q, uint32_t key, uint32_t access, uint
 bool rx_hold(struct qp *q, uint32_t key, uint32_t access, uint64_t to, size_t len,
 	     struct rx_target *t, enum mem_verdict *v);
 
+/* The oldest receive becomes q->rx.wqe. false: there is none. */
+bool rx_take_receive(struct qp *q);
 /* The same for octets skip..skip+len of a request's list. */
 bool rx_hold_list(struct qp *q, const struct wqe *w, size_t skip, size_t len, struct rx_target *t);
 

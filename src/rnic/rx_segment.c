@@ -77,7 +77,7 @@ static bool is_rtr(const struct qp *q, const struct ddp_segment *s)
 	return q->rx.rtr_send && !q->rx.any && s->payload_len == 0 && s->last && s->mo == 0;
 }
 
-static bool take_receive(struct qp *q)
+bool rx_take_receive(struct qp *q)
 {
 	if (q->srq) {
 		if (!srq_take(q->srq, q->srq_wqe))
@@ -113,7 +113,7 @@ static uint32_t check_send(struct qp *q, const struct ddp_segment *s, const uint
 	if (!rx->have_wqe) {
 		if (s->mo != 0)
 			return FAULT_DDP_MO;
-		if (!take_receive(q))
+		if (!rx_take_receive(q))
 			return no_receive(q);
 		rx->send_op = s->opcode;
 	} else if (s->opcode != rx->send_op) {
@@ -182,7 +182,7 @@ static uint32_t check_immediate(struct qp *q, const struct ddp_segment *s, const
 		return FAULT_RDMAP_OPCODE;
 	if (s->msn != q->rx.msn_send)
 		return FAULT_DDP_MSN;
-	return take_receive(q) ? WIRE_OK : no_receive(q);
+	return rx_take_receive(q) ? WIRE_OK : no_receive(q);
 }
 
 static uint32_t deliver_immediate(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)

@@ -38,6 +38,7 @@ struct wqe {
 	union {
 		struct flue_reg reg;
 		struct flue_atomic atomic;
+		struct flue_datagram to;
 	};
 	struct flue_sge sg[]; /* or inline data */
 };

@@ -11,7 +11,8 @@
 #define QP_EVENTS(X, p)                                                                           \
 	X(p, ESTABLISH) X(p, CLOSE_IDLE) X(p, CLOSE_BUSY) X(p, FIN_IDLE) X(p, FIN_BUSY)           \
 	X(p, FAULT) X(p, RX_TERM) X(p, RX_DATA) X(p, LLP_CLOSED) X(p, LLP_RESET) X(p, LLP_LOST)   \
-	X(p, LOCAL_FAIL) X(p, POSTED) X(p, TERM_ASK) X(p, ABORT) X(p, TIMEOUT) X(p, REINIT)
+	X(p, LOCAL_FAIL) X(p, POSTED) X(p, TERM_ASK) X(p, ABORT) X(p, TIMEOUT) X(p, REINIT)      \
+	X(p, LINK_GONE)
 #define QP_ACTIONS(X, p)                                                                          \
 	X(p, FIN) X(p, RESET) X(p, CLOSE) X(p, TERM) X(p, TIMER) X(p, STOP) X(p, FLUSH)           \
 	X(p, FLUSH_RQ) X(p, TELL)

@@ -27,7 +27,10 @@ static bool is_connected(unsigned s)
 
 static void qp_row_ends_properly(const struct fsm *m, unsigned s, unsigned e, struct fsm_edge edge)
 {
-	bool ends = is_connected(s) && (edge.next == QPS_IDLE || edge.next == QPS_ERROR);
+	/* That of a link below a queue pair which goes on is none. */
+	bool goes_on = e == QPE_LINK_GONE && s == QPS_RTS;
+	bool ends = is_connected(s) && !goes_on &&
+		    (edge.next == QPS_IDLE || edge.next == QPS_ERROR);
 	bool tells = edge.actions & QPA_TELL;
 
 	if (tells != ends)

@@ -109,7 +109,8 @@ bool pair_read(struct pair_side *s, size_t offset, uint32_t length, struct pair_
 uint32_t pair_take(struct flue_cq *cq, struct flue_wc *wc, uint32_t n, int timeout_ms);
 /* Takes one and checks its id and status; says what is wrong on stderr. */
 bool pair_expect(struct flue_cq *cq, uint64_t id, uint32_t status);
-/* The next event of the side's adapter is of this type and for `object` (NULL: any). */
+/* The next event of the side's adapter is of this type and for `object` (NULL: any). With pair_full what only full service tells is
+ * passed over, unless it is wanted. */
 bool pair_event(struct pair_side *s, uint32_t type, const void *object, struct flue_event *ev,
 		int timeout_ms);
 /* Waits until the QP is in the state. */

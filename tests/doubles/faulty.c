@@ -768,6 +768,16 @@ static int f_terminate(struct prov_qp *qp)
 	DIRECT(terminate, (qp));
 }
 
+static int f_join_group(struct prov_qp *qp, const struct flue_ah_attr *group)
+{
+	DIRECT(join_group, (qp, group));
+}
+
+static int f_leave_group(struct prov_qp *qp, const struct flue_ah_attr *group)
+{
+	DIRECT(leave_group, (qp, group));
+}
+
 #define SLOT(slot) .slot = f_##slot,
 static const struct prov_ops faulty_provider = {
 	.size = sizeof(faulty_provider),

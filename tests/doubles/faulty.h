@@ -54,7 +54,9 @@
 	X(reject)                 \
 	X(adopt_stream)           \
 	X(adopt_gang)             \
-	X(terminate)
+	X(terminate)              \
+	X(join_group)             \
+	X(leave_group)
 
 #define FAULTY_ENUM(slot) FAULTY_##slot,
 enum faulty_slot {

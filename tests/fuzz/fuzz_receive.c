@@ -127,7 +127,9 @@ static void on_event(void *ctx, void *qp_owner, const struct flue_event *ev,
 	(void)conn;
 	CHECK(qp_owner == &owner && ev->reason < FLUE_CLOSE_NREASONS);
 	CHECK(ev->type == FLUE_EVENT_DISCONNECTED ||
-	      (ev->type == FLUE_EVENT_LAST_RECEIVE && qp == srq_qp));
+	      (ev->type == FLUE_EVENT_LAST_RECEIVE && qp == srq_qp) ||
+	      (qp_is_full(qp) && ev->type >= FLUE_EVENT_QP_ERROR &&
+	       ev->type <= FLUE_EVENT_QP_ACCESS));
 	downs += ev->type == FLUE_EVENT_DISCONNECTED;
 }
 
