@@ -114,9 +114,10 @@ def a_caller_that_ignores_children_gets_the_status():
 
 # Writes a line for each signal that comes, and ends at the end of its input.
 COUNTER = """
-import signal, sys
+import os, signal, sys
 for number in signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGCONT:
-    signal.signal(number, lambda n, _: print(signal.Signals(n).name, flush=True))
+    # Not print(): the next signal may come into it.
+    signal.signal(number, lambda n, _: os.write(1, signal.Signals(n).name.encode() + bytes([10])))
 print("ready", flush=True)
 sys.stdin.read()
 """

@@ -64,6 +64,12 @@ enum flue_balance {
 	FLUE_BALANCE_NPOLICIES,
 };
 
+enum flue_link {
+	FLUE_LINK_TCP = 1 << 0,   /* always among them: connections begin there */
+	FLUE_LINK_LOCAL = 1 << 1, /* full service within a host: memory that both processes have */
+	FLUE_LINK_ALL = FLUE_LINK_TCP | FLUE_LINK_LOCAL,
+};
+
 struct flue_open_attr {
 	size_t size;
 	const char *provider; /* NULL: "soft" */
@@ -78,6 +84,7 @@ struct flue_open_attr {
 	/* Which adapter (struct flue_adapter_info); NULL: the provider's first. With a name and no
 	 * provider the first adapter of that name, whoever has it. */
 	const char *name;
+	uint32_t links; /* enum flue_link: what connections may go over; 0: all that there is */
 };
 
 struct flue_cpu_load {

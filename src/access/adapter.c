@@ -243,6 +243,9 @@ static int open_adapter(struct acc_adapter *a, const struct flue_open_attr *attr
 	if (rc)
 		return rc;
 	open.cpus = a->cpu_numbers;
+	open.links = attr->links ? attr->links : (uint32_t)FLUE_LINK_ALL;
+	if (!(open.links & FLUE_LINK_TCP) || open.links & ~(uint32_t)FLUE_LINK_ALL)
+		return -EINVAL;
 	open.n_cpus = a->pub.n_cpus;
 	rc = a->ops->open(&open, &a->prov);
 	if (rc)

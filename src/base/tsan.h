@@ -18,6 +18,9 @@
 /* Before octets are sent, and after some were received. */
 void tsan_sends(int fd);
 void tsan_received(int fd);
+/* The same for memory that both ends have mapped, at two places; `key` is the same for both. */
+void tsan_puts(unsigned long key);
+void tsan_finds(unsigned long key);
 #else
 static inline void tsan_sends(int fd)
 {
@@ -27,6 +30,16 @@ static inline void tsan_sends(int fd)
 static inline void tsan_received(int fd)
 {
 	(void)fd;
+}
+
+static inline void tsan_puts(unsigned long key)
+{
+	(void)key;
+}
+
+static inline void tsan_finds(unsigned long key)
+{
+	(void)key;
 }
 #endif
 

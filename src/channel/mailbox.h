@@ -21,7 +21,7 @@ struct letter {
 	uint8_t mailbox[MAILBOX_NAME]; /* of the sender */
 };
 
-enum letter_kind { LETTER_LANES = 'L', LETTER_BELL = 'B', LETTER_TRUNK = 'T' };
+enum letter_kind { LETTER_LANES = 'L', LETTER_BELL = 'B', LETTER_TRUNK = 'T', LETTER_DUCT = 'D' };
 
 /* A letter of process `pid`, with 1 to LETTER_FDS descriptors (see base/own.h). True: those are taken. */
 typedef bool mailbox_fn(const struct letter *letter, pid_t pid, const int *fds, size_t n);

@@ -9,10 +9,16 @@
 #include "channel/mailbox.h"
 
 static peer_trunk_fn *trunks;
+static peer_duct_fn *ducts;
 
 void peer_set_trunks(peer_trunk_fn *fn)
 {
 	trunks = fn;
+}
+
+void peer_set_ducts(peer_duct_fn *fn)
+{
+	ducts = fn;
 }
 
 /* A memory file, and perhaps the bell of who made it: that one gets ours. */
@@ -48,6 +54,8 @@ static bool read_letter(const struct letter *letter, pid_t pid, const int *fds, 
 		return take_lanes(letter, pid, fds, n);
 	if (letter->kind == LETTER_TRUNK)
 		return trunks && trunks(pid, fds, n);
+	if (letter->kind == LETTER_DUCT)
+		return ducts && ducts(letter->memory, pid, fds, n);
 	return letter->kind == LETTER_BELL && n == 1 && take_bell(letter, pid, fds[0]);
 }
 

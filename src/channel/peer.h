@@ -14,6 +14,9 @@ bool peer_reachable(void);
 /* Who takes trunks (trunk.h) that come as letters of process `pid`; nobody at first. True: the descriptors are taken. */
 typedef bool peer_trunk_fn(pid_t pid, const int *fds, size_t n);
 void peer_set_trunks(peer_trunk_fn *fn);
+/* The same for ducts (duct.h). */
+typedef bool peer_duct_fn(uint64_t name, pid_t pid, const int *fds, size_t n);
+void peer_set_ducts(peer_duct_fn *fn);
 /* Send memory that we made (`fd` stays the caller's), and our bell. */
 bool peer_send_lanes(const uint8_t mailbox[MAILBOX_NAME], pid_t pid, int fd);
 /* Memory that the peer has made, by its name; letters are read if need be. */

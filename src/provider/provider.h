@@ -156,6 +156,7 @@ struct prov_open_attr {
 	const int *cpus;  /* the participating processors */
 	uint32_t n_cpus;
 	const struct prov_upcalls *up;
+	uint32_t links; /* enum flue_link, never 0 */
 };
 
 struct prov_ops {

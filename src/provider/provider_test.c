@@ -163,7 +163,7 @@ static void soft_provider_refuses_a_handler_that_is_not_there(void **state)
 	struct prov_adapter *a;
 	struct prov_cq *cq;
 	int cpu = 0;
-	struct prov_open_attr open = { "flue0", &cpu, 1, &up };
+	struct prov_open_attr open = { "flue0", &cpu, 1, &up, FLUE_LINK_ALL };
 
 	assert_int_equal(soft->open(&open, &a), 0);
 	assert_int_equal(soft->set_completion_handler(a, 4711, nothing, NULL), -EINVAL);
@@ -196,7 +196,7 @@ static void soft_provider_refuses_a_second_connect(void **state)
 	struct prov_adapter *a;
 	struct prov_qp *q;
 	int cpu = 0, silent = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	struct prov_open_attr open = { "flue0", &cpu, 1, &up };
+	struct prov_open_attr open = { "flue0", &cpu, 1, &up, FLUE_LINK_ALL };
 
 	assert_int_equal(bind(silent, (struct sockaddr *)&at, sizeof(at)), 0);
 	assert_int_equal(listen(silent, 4), 0);

@@ -190,6 +190,7 @@ static int soft_open(const struct prov_open_attr *attr, struct prov_adapter **ou
 		return rc;
 	}
 	s->up = attr->up;
+	s->rnic->local = attr->links & FLUE_LINK_LOCAL;
 	pthread_mutex_init(&s->lock, NULL);
 	*out = (struct prov_adapter *)s;
 	return 0;

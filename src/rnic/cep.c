@@ -16,6 +16,7 @@
 #include "rnic/cep_priv.h"
 #include "rnic/link_tcp.h"
 #include "rnic/listener.h"
+#include "rnic/local.h"
 #include "rnic/qp.h"
 
 #define REFUSED_MS  1000 /* how long a rejected peer may take to close */
@@ -73,6 +74,8 @@ void cep_free(struct cep *c)
 {
 	engine_timer_stop(c->engine, &c->timer);
 	cep_close_stream(c);
+	if (c->circuit && !c->joined)
+		local_withdraw(c->engine, c->circuit);
 	if (c->qp)
 		c->qp->cep = NULL;
 	if (c->listener)
@@ -156,6 +159,27 @@ void cep_describe(const struct cep *c, struct rnic_request_info *info)
 
 /* ---- actions ---- */
 
+/* The stream stays until both ends have the link. */
+static int enter_local(struct cep *c, const struct qp_start *start)
+{
+	struct link *link;
+	int rc = 0;
+
+	if (c->initiator)
+		rc = local_join(c->engine, c->circuit, &c->rep.identity.local);
+	if (!rc)
+		rc = link_local_create(c->qp, c->circuit, &link);
+	if (rc)
+		return rc;
+	rc = qp_establish(c->qp, start, link);
+	if (rc) {
+		link_local_return(link);
+		return rc;
+	}
+	c->joined = true;
+	return c->initiator ? 0 : engine_watch(c->engine, &c->io, EPOLLIN);
+}
+
 static int enter_rdma(struct cep *c)
 {
 	struct link_tcp_attr attr = { .fd = c->io.fd,
@@ -173,6 +197,8 @@ static int enter_rdma(struct cep *c)
 
 	keep_addresses(c);
 	engine_forget(c->engine, &c->io);
+	if (c->in_memory)
+		return enter_local(c, &start);
 	rc = link_tcp_create(c->qp, &attr, &link);
 	if (rc)
 		return rc;

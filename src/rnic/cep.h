@@ -34,10 +34,13 @@ struct cep {
 	bool refused;   /* counted in rnic->n_refused */
 	bool requested; /* in the listener's list of complete requests */
 	bool defer, lenient, fallback, rfc7306, full;
-	bool adopted;      /* a live stream; as responder the answer is known beforehand */
-	bool last_word;    /* a Terminate was sent */
-	bool reached;      /* somebody answered our call */
-	uint64_t deadline; /* adopted: of the whole exchange */
+	bool adopted;            /* a live stream; as responder the answer is known beforehand */
+	bool last_word;          /* a Terminate was sent */
+	bool reached;            /* somebody answered our call */
+	bool in_memory;          /* both ends have agreed on `circuit` ... */
+	bool joined;             /* ... whose link the queue pair has */
+	struct circuit *circuit; /* of a link through memory: offered, or agreed on */
+	uint64_t deadline;       /* adopted: of the whole exchange */
 	int err;
 	uint32_t timeout_ms;
 	uint32_t fpdu_max;

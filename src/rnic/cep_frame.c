@@ -10,6 +10,7 @@
 #include "base/util.h"
 #include "rnic/cep_priv.h"
 #include "rnic/listener.h"
+#include "rnic/local.h"
 #include "rnic/qp.h"
 
 #define FRAME_MAX (MPA_FRAME_LEN + MPA_PD_MAX)
@@ -83,6 +84,9 @@ int cep_send_request(struct cep *c)
 	uint8_t buf[FRAME_MAX];
 	int rc;
 
+	/* Again behind a redial: the offer is the same. */
+	if (c->full && c->rnic->local && !c->circuit)
+		c->circuit = local_offer(c->engine, &c->policy.identity.local);
 	mpa_make_request(&c->policy, c->own, c->own_len, &c->req);
 	rc = send_all(c, buf, mpa_frame_encode(&c->req, buf, sizeof(buf)));
 	if (rc)
@@ -97,6 +101,12 @@ int cep_send_reply(struct cep *c)
 
 	c->rep.data = c->own;
 	c->rep.data_len = c->own_len;
+	/* Who starts later has no place for what comes meanwhile; a stream has. */
+	if (c->full && c->rnic->local && c->qp && !c->defer && !(c->rep.flags & MPA_FLAG_REJECT)) {
+		c->circuit = local_answer(c->engine, &c->req.identity.local,
+					  &c->rep.identity.local);
+		c->in_memory = c->circuit;
+	}
 	return send_all(c, buf, mpa_frame_encode(&c->rep, buf, sizeof(buf)));
 }
 
@@ -179,6 +189,7 @@ static void got_reply(struct cep *c)
 	case 0:
 		if (c->qp->bringup && c->rep.identity.qpn != c->policy.identity.peer_qpn)
 			break;
+		c->in_memory = c->circuit && c->rep.identity.local.offered;
 		cep_apply(c, c->defer ? MPA_EV_RX_REPLY_DEFER : MPA_EV_RX_REPLY);
 		return;
 	case -ECONNREFUSED: cep_apply(c, MPA_EV_RX_REJECT); return;
@@ -278,6 +289,17 @@ static void refused_ready(struct cep *c)
 		cep_apply(c, MPA_EV_LOST);
 }
 
+/* The initiator of a link through memory closes the stream when it has joined it, or cannot. */
+static void waiting_ready(struct cep *c)
+{
+	struct qp *q = c->qp;
+
+	engine_forget(c->engine, &c->io);
+	local_take_in(c->circuit->duct);
+	if (q->cep == c) /* nothing has come */
+		cep_apply(c, MPA_EV_LOST);
+}
+
 void cep_ready(struct engine_io *io, uint32_t events)
 {
 	struct cep *c = container_of(io, struct cep, io);
@@ -287,6 +309,8 @@ void cep_ready(struct engine_io *io, uint32_t events)
 		cep_dial_ready(c);
 	else if (c->state == MPA_REFUSED)
 		refused_ready(c);
+	else if (c->state == MPA_WAIT_RTR)
+		waiting_ready(c);
 	else
 		cep_frame_ready(c);
 }

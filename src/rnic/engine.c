@@ -40,11 +40,14 @@ static cpu_set_t engine_home(const struct engine *e)
 	return set;
 }
 
+static _Atomic uint32_t engines;
+
 int engine_init(struct engine *e, int cpu, uint32_t index)
 {
 	memset(e, 0, sizeof(*e));
 	e->cpu = cpu;
 	e->index = index;
+	e->serial = atomic_fetch_add(&engines, 1);
 	e->may_run = engine_home(e);
 	e->scratch = malloc(ENGINE_SCRATCH);
 	if (!e->scratch)

@@ -36,6 +36,7 @@
 struct engine;
 struct cq;
 struct link;
+struct local;
 
 /* Something with a descriptor. ready() runs under the engine's lock. */
 struct engine_io {
@@ -92,6 +93,7 @@ struct engine {
 	pthread_mutex_t lock;
 	int cpu;
 	uint32_t index;
+	uint32_t serial;    /* no other engine of this process has it */
 	cpu_set_t may_run;  /* where the thread may run until it is bound */
 	bool bound;         /* to `cpu`; under lock */
 	struct pollset set; /* not open until first use */
@@ -117,6 +119,7 @@ struct engine {
 	uint32_t spin_miss;       /* spins in a row that were in vain */
 	LIST_HEAD(, link) links;  /* that have no descriptor: the engine asks them */
 	_Atomic uint32_t n_links; /* ... how many */
+	struct local *local;      /* links through memory (local.h); NULL: none yet */
 	struct engine_timers timers;
 	SLIST_HEAD(, engine_buf) bufs;
 	uint32_t n_bufs;

@@ -55,7 +55,8 @@ void engine_end_lease(struct engine *e)
 /* Is it time to look at all links? */
 static bool time_to_sweep(struct engine *e)
 {
-	uint32_t every = e->n_ios > 1 ? SWEEP_EVERY : SWEEP_EVERY_ALONE;
+	bool asked = atomic_load_explicit(&e->n_links, memory_order_relaxed);
+	uint32_t every = e->n_ios > 1 && !asked ? SWEEP_EVERY : SWEEP_EVERY_ALONE;
 	bool anyway = e->n_ios > 1 && ++e->polls % SWEEP_ANYWAY == 0;
 
 	return ++e->idle_polls % every == 0 || anyway;
@@ -75,36 +76,48 @@ static void sweep(struct engine *e)
 	engine_dispatch(e, evs, n);
 }
 
-/* Under lock: the links that have no descriptor. */
-static void ask_links(struct engine *e)
+/* Under lock: the links that have no descriptor. true: one had data, and it is not yet time to look at others. */
+static bool ask_links(struct engine *e)
 {
+	uint32_t before = e->idle_polls;
 	struct link *l, *next;
 
+	e->idle_polls = before | 1;
 	LIST_FOREACH_SAFE(l, &e->links, of_engine, next)
 		l->ops->poll(l);
+	if (e->idle_polls == 0)
+		return ++e->polls % SWEEP_ANYWAY;
+	e->idle_polls = before;
+	return false;
 }
 
-/* Under lock. The link resets idle_polls when it had data. */
-static void poll_links(struct engine *e)
+/* Under lock: the last link that had data, without asking epoll. */
+static void poll_hot(struct engine *e, const struct engine_io *parked)
 {
-	struct engine_io *parked = atomic_load_explicit(&e->parked, memory_order_relaxed);
-	struct engine_io *hot;
+	struct engine_io *hot = e->hot;
 
-	if (atomic_load_explicit(&e->n_links, memory_order_relaxed))
-		ask_links(e);
-	if (parked && (parked != e->hot || parked->events != EPOLLIN))
-		engine_return_parked(e);
-	hot = e->hot;
-	if (time_to_sweep(e) || !hot) {
-		sweep(e);
-		return;
-	}
 	for (int i = 0; i < HOT_TRIES && e->hot == hot && e->idle_polls; i++)
 		hot->ready(hot, EPOLLIN);
 	if (e->hot != hot || e->idle_polls)
 		return;
 	if (++e->hot_hits >= PARK_AFTER && !parked && hot->events == EPOLLIN)
 		engine_park(e, hot);
+}
+
+/* Under lock. The link resets idle_polls when it had data. */
+static void poll_links(struct engine *e)
+{
+	struct engine_io *parked = atomic_load_explicit(&e->parked, memory_order_relaxed);
+	bool asked = atomic_load_explicit(&e->n_links, memory_order_relaxed);
+
+	if (asked && ask_links(e))
+		return;
+	if (parked && (parked != e->hot || parked->events != EPOLLIN))
+		engine_return_parked(e);
+	if (time_to_sweep(e) || (!e->hot && !asked))
+		sweep(e);
+	else if (e->hot)
+		poll_hot(e, parked);
 }
 
 /* Under lock. Who has data is busy, and what can wait may find company yet. */

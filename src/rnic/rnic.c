@@ -5,10 +5,12 @@
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "channel/duct.h"
 #include "rnic/cep.h"
 #include "rnic/cq.h"
 #include "rnic/inbox.h"
 #include "rnic/listener.h"
+#include "rnic/local.h"
 #include "rnic/qp.h"
 #include "rnic/srq.h"
 
@@ -81,14 +83,18 @@ static void orphan(struct rnic *r)
 		cq_fork_child(cq);
 	LIST_FOREACH(s, &r->srqs, all)
 		lock_init(&s->wq.lock);
-	for (uint32_t i = 0; i < r->n_engines; i++)
+	for (uint32_t i = 0; i < r->n_engines; i++) {
+		local_fork_child(&r->engines[i]);
 		engine_fork_child(&r->engines[i]);
+	}
 }
 
 static void in_child(void)
 {
 	struct rnic *r;
 
+	mailbox_forked();
+	duct_forked_all();
 	LIST_FOREACH(r, &open_rnics, all) {
 		orphan(r);
 		rendezvous_fork_child(&r->numbers);
@@ -123,8 +129,10 @@ static int init_engines(struct rnic *r, const int *cpus, uint32_t n)
 
 static void fini_engines(struct rnic *r)
 {
-	for (uint32_t i = 0; i < r->n_engines; i++)
+	for (uint32_t i = 0; i < r->n_engines; i++) {
+		local_fini(&r->engines[i]);
 		engine_fini(&r->engines[i]);
+	}
 	free(r->engines);
 }
 

@@ -69,6 +69,7 @@ struct rnic {
 	_Atomic uint64_t n_illegal; /* events that the tables call impossible; see rnic_illegal() */
 	_Atomic uint32_t n_refused; /* rejected connections whose peer has not closed yet */
 	uint32_t n_engines;
+	bool local; /* links through memory may be used */
 	struct engine *engines;
 	/* Lists for fork, and to spread listeners; leaf lock. */
 	pthread_mutex_t lists;

@@ -44,13 +44,22 @@
  * everybody else refuses it by itself. Behind the enhanced word stands who is at both ends.
  */
 #define MPA_REV_FULL     0xf1
-#define MPA_IDENTITY_LEN 20
+#define MPA_IDENTITY_LEN 52
 #define MPA_FULL_VERSION 1
+
+/* Where an end can be found on its own host (rnic/local.h). Other hosts make nothing of it. */
+struct mpa_local {
+	bool offered;   /* reply: taken */
+	uint8_t box[8]; /* a mailbox */
+	uint64_t name;  /* reply: of the duct */
+	uint32_t pid, engine, circuit;
+};
 
 struct mpa_identity {
 	uint8_t version;
 	uint32_t qpn, peer_qpn; /* peer_qpn 0: whom the listener chooses */
 	uint32_t psn;
+	struct mpa_local local;
 };
 
 enum mpa_rtr { MPA_RTR_NONE = 0, MPA_RTR_SEND = 1, MPA_RTR_WRITE = 2, MPA_RTR_READ = 4 };

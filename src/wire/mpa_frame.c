@@ -31,6 +31,7 @@
 #define OFF_QPN      8
 #define OFF_PEER_QPN 12
 #define OFF_PSN      16
+#define OFF_LOCAL    20
 static const char magic[MAGIC_LEN + 1] = "Flue";
 
 static const char request_key[KEY_LEN + 1] = "MPA ID Req Frame";
@@ -71,6 +72,26 @@ static size_t own_len(uint8_t flags, uint8_t rev)
 	return MPA_ENHANCED_LEN + (rev == MPA_REV_FULL ? MPA_IDENTITY_LEN : 0);
 }
 
+static void put_local(const struct mpa_local *l, uint8_t *buf)
+{
+	memcpy(buf, l->box, sizeof(l->box));
+	put_be64(buf + 8, l->name);
+	put_be32(buf + 16, l->pid);
+	put_be32(buf + 20, l->engine);
+	put_be32(buf + 24, l->circuit);
+	put_be32(buf + 28, l->offered);
+}
+
+static void read_local(struct mpa_local *l, const uint8_t *buf)
+{
+	memcpy(l->box, buf, sizeof(l->box));
+	l->name = get_be64(buf + 8);
+	l->pid = get_be32(buf + 16);
+	l->engine = get_be32(buf + 20);
+	l->circuit = get_be32(buf + 24);
+	l->offered = get_be32(buf + 28) == 1;
+}
+
 static void put_identity(const struct mpa_identity *i, uint8_t buf[MPA_IDENTITY_LEN])
 {
 	memset(buf, 0, MPA_IDENTITY_LEN);
@@ -79,6 +100,7 @@ static void put_identity(const struct mpa_identity *i, uint8_t buf[MPA_IDENTITY_
 	put_be32(buf + OFF_QPN, i->qpn);
 	put_be32(buf + OFF_PEER_QPN, i->peer_qpn);
 	put_be32(buf + OFF_PSN, i->psn);
+	put_local(&i->local, buf + OFF_LOCAL);
 }
 
 static void read_identity(struct mpa_identity *i, const uint8_t buf[MPA_IDENTITY_LEN])
@@ -87,6 +109,7 @@ static void read_identity(struct mpa_identity *i, const uint8_t buf[MPA_IDENTITY
 	i->qpn = get_be32(buf + OFF_QPN);
 	i->peer_qpn = get_be32(buf + OFF_PEER_QPN);
 	i->psn = get_be32(buf + OFF_PSN);
+	read_local(&i->local, buf + OFF_LOCAL);
 }
 
 int mpa_frame_encode(const struct mpa_frame *f, uint8_t *buf, size_t cap)

@@ -16,7 +16,8 @@ void conf_init(int argc, char **argv)
 
 	signal(SIGPIPE, SIG_DFL);
 	faulty_wrap(&soft_provider);
-	pair_full = !strcmp(variant, "full");
+	pair_local = !strcmp(variant, "local");
+	pair_full = pair_local || !strcmp(variant, "full");
 	if (!strcmp(variant, "soft") || pair_full)
 		return;
 	pair_provider = "faulty";

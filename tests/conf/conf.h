@@ -3,6 +3,7 @@
  * What the programs of the conformance suite share. Each takes the variant as its argument:
  *   soft          the software RNIC
  *   full          the same, with connections of full service
+ *   local         the same, through memory
  *   faulty        the fault-injecting double before it, without a plan
  *   faulty-late   ... with every control slot answering later, from another thread
  */

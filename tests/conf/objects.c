@@ -89,7 +89,7 @@ static void provider_returns_handler_ids_for_its_processors_only(void **state)
 {
 	static const struct prov_upcalls up = { no_event, no_notice, no_notice, no_request };
 	const int cpus[] = { 0 };
-	const struct prov_open_attr attr = { "flue0", cpus, 1, &up };
+	const struct prov_open_attr attr = { "flue0", cpus, 1, &up, FLUE_LINK_ALL };
 	struct prov_adapter *a;
 	int first, second;
 

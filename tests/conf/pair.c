@@ -14,6 +14,7 @@
 
 const char *pair_provider = "soft";
 bool pair_full;
+bool pair_local;
 
 uint64_t pair_now_ms(void)
 {
@@ -32,6 +33,7 @@ static struct flue_adapter *open_adapter(const struct pair_options *o)
 	attr.provider = o->provider ? o->provider : pair_provider;
 	attr.cpus = o->cpus;
 	attr.n_cpus = o->n_cpus;
+	attr.links = pair_local ? FLUE_LINK_ALL : FLUE_LINK_TCP;
 	return flue_open(&attr);
 }
 

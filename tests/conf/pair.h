@@ -76,6 +76,8 @@ extern const char *pair_provider;
 
 /* Connections are of full service; false unless a program changes it. */
 extern bool pair_full;
+/* ... and may go through memory; false unless a program changes it. */
+extern bool pair_local;
 
 /* Everything, connected. On failure nothing is left behind. */
 bool pair_open(struct pair *p, const struct pair_options *o);
