@@ -166,7 +166,8 @@ bool duct_want_room(struct duct *d)
 	atomic_fetch_or(&d->own->armed, ARMED_ROOM);
 	/* Partner: the fence in ring(). */
 	atomic_thread_fence(memory_order_seq_cst);
-	return !has_room(d, 2 * whole_lines(DUCT_RECORD_MAX) + LINE) && !d->status;
+	/* When it is over there never is. */
+	return !has_room(d, 2 * whole_lines(DUCT_RECORD_MAX) + LINE) || d->status;
 }
 
 /* ---- receiving ---- */
