@@ -3,6 +3,9 @@
 #ifndef FLUE_TOOLS_CMD_H
 #define FLUE_TOOLS_CMD_H
 
+#include <signal.h>
+#include <stdint.h>
+
 int cmd_adapters(int argc, char **argv);
 int cmd_demo(int argc, char **argv);
 int cmd_perf(int argc, char **argv);
@@ -12,11 +15,10 @@ int cmd_sockets(int argc, char **argv);
 
 struct flue_adapter;
 
-/* The default adapter; NULL after a message. */
-struct flue_adapter *cmd_open_adapter(void);
+/* The default adapter, for these links (enum flue_link; 0: all); NULL after a message. */
+struct flue_adapter *cmd_open_adapter(uint32_t links);
 
 /* Set by SIGINT once cmd_catch_interrupt() was called; a second SIGINT kills as usual. */
-#include <signal.h>
 extern volatile sig_atomic_t cmd_interrupted;
 void cmd_catch_interrupt(void);
 

@@ -78,7 +78,7 @@ static int run_server(int fd)
 	/* However the client ends, we do too. */
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	local.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	attr.adapter = cmd_open_adapter();
+	attr.adapter = cmd_open_adapter(0);
 	if (!attr.adapter)
 		return 1;
 	attr.local = (const struct sockaddr *)&local;
@@ -264,7 +264,7 @@ static bool show_results(const struct demo *d, const struct perf_rows *latency,
 
 static bool run_client(const struct demo *d, const struct sockaddr_storage *to)
 {
-	struct flue_adapter *adapter = cmd_open_adapter();
+	struct flue_adapter *adapter = cmd_open_adapter(0);
 	struct perf_rows latency = { 0 }, bandwidth = { 0 };
 	struct session s = { .ep.epoll = -1 };
 	bool good;

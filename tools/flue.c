@@ -48,10 +48,13 @@ void cmd_catch_interrupt(void)
 	sigaction(SIGINT, &action, NULL);
 }
 
-struct flue_adapter *cmd_open_adapter(void)
+struct flue_adapter *cmd_open_adapter(uint32_t links)
 {
 	struct flue_open_attr attr = FLUE_ATTR(struct flue_open_attr);
-	struct flue_adapter *adapter = flue_open(&attr);
+	struct flue_adapter *adapter;
+
+	attr.links = links;
+	adapter = flue_open(&attr);
 
 	if (!adapter)
 		util_error("cannot open an adapter: %s%s", strerror(errno),

@@ -17,7 +17,8 @@ enum {
 	KEY_CLIENTS,
 	KEY_MEMORY,
 	KEY_JSON,
-	KEY_FULL
+	KEY_FULL,
+	KEY_TCP
 };
 
 static const struct argp_option options[] = {
@@ -30,6 +31,8 @@ static const struct argp_option options[] = {
 	{ "full", KEY_FULL, NULL, 0,
 	  "Full service instead of iWARP, on both sides: a Send or Write is done when the peer has it",
 	  1 },
+	{ "tcp", KEY_TCP, NULL, 0,
+	  "Full service over TCP also where both sides are on one host and could share memory", 1 },
 	{ "wait", KEY_WAIT, NULL, 0, "Sleep until there is a completion (default)", 1 },
 	{ "poll", KEY_POLL, NULL, 0, "Spin: lowest latency, a whole processor", 1 },
 	{ "fd", KEY_FD, NULL, 0, "Sleep in epoll on the completion queue's descriptor", 1 },
@@ -100,6 +103,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case 'p': parse_port(o, arg, state); break;
 	case KEY_CRC: parse_crc(o, arg, state); break;
 	case KEY_FULL: o->full = true; break;
+	case KEY_TCP: o->tcp = true; break;
 	case KEY_WAIT: o->wait = EP_WAIT; break;
 	case KEY_POLL: o->wait = EP_POLL; break;
 	case KEY_FD: o->wait = EP_FD; break;
@@ -133,7 +137,7 @@ int options_serve(const struct options *o)
 
 	if (!util_resolve(o->listen, o->port, &local, &attr.local_len))
 		return 1;
-	attr.adapter = cmd_open_adapter();
+	attr.adapter = cmd_open_adapter(o->tcp ? FLUE_LINK_TCP : 0);
 	if (!attr.adapter)
 		return 1;
 	attr.local = (const struct sockaddr *)&local;

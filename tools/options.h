@@ -15,6 +15,7 @@ struct options {
 	enum ep_wait wait;
 	bool crc_set, no_crc;
 	bool full; /* service */
+	bool tcp;  /* also where there is something better */
 	bool json;
 	/* server */
 	uint64_t clients, memory_max;

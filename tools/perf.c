@@ -316,7 +316,7 @@ int cmd_perf(int argc, char **argv)
 		return options_serve(&perf.common);
 	fill_defaults(&perf);
 	cmd_catch_interrupt();
-	adapter = cmd_open_adapter();
+	adapter = cmd_open_adapter(perf.common.tcp ? FLUE_LINK_TCP : 0);
 	if (!adapter)
 		return 1;
 	status = run_client(&perf, adapter);

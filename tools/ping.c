@@ -179,7 +179,7 @@ int cmd_ping(int argc, char **argv)
 		return options_serve(&ping.common);
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	cmd_catch_interrupt();
-	adapter = cmd_open_adapter();
+	adapter = cmd_open_adapter(ping.common.tcp ? FLUE_LINK_TCP : 0);
 	if (!adapter)
 		return 1;
 	status = run_client(&ping, adapter);

@@ -54,6 +54,7 @@ enum flue_feature {
 	FLUE_FEATURE_MODIFY = 1 << 14,     /* queue pairs are brought up by modify() */
 	FLUE_FEATURE_POST_EARLY = 1 << 15, /* FLUE_QP_POST_EARLY */
 	FLUE_FEATURE_FULL = 1 << 16,       /* full service */
+	FLUE_FEATURE_LOCAL = 1 << 17,      /* ... through memory on one host: FLUE_LINK_LOCAL */
 };
 
 /* How a CQ that names no processor gets one (CH-3). */

@@ -191,6 +191,7 @@ enum flue_qp_value {
 	FLUE_QPV_WORK = 1 << 17,   /* query() only: sends to llp_open */
 	FLUE_QPV_QUEUES = 1 << 18, /* query() only: sq_depth to max_inline */
 	FLUE_QPV_DROPS = 1 << 19,  /* query() only, datagrams: drops */
+	FLUE_QPV_LINK = 1 << 20,   /* query() only: link */
 };
 
 /* Why a datagram that came was dropped: indices of flue_qp_values.drops. */
@@ -225,6 +226,7 @@ struct flue_qp_values {
 	/* How it was made. */
 	uint32_t sq_depth, rq_depth, sq_sge, rq_sge, max_inline;
 	uint64_t drops[FLUE_NDROPS];
+	uint32_t link; /* enum flue_link: what its connection goes over; 0: it has none */
 };
 
 struct flue_qp_ops {

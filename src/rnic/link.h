@@ -74,7 +74,8 @@ struct link_ops {
 struct link {
 	const struct link_ops *ops;
 	struct qp *qp;
-	bool open; /* between a successful qp_establish() and close() */
+	uint32_t kind; /* enum flue_link */
+	bool open;     /* between a successful qp_establish() and close() */
 	LIST_ENTRY(link) of_engine;
 };
 

@@ -280,6 +280,7 @@ int link_local_create(struct qp *q, struct circuit *k, struct link **out)
 	if (!l)
 		return -ENOMEM;
 	l->link.ops = &local_ops;
+	l->link.kind = FLUE_LINK_LOCAL;
 	l->link.qp = q;
 	l->circuit = k;
 	k->link = l;

@@ -157,6 +157,7 @@ int link_tcp_create(struct qp *q, const struct link_tcp_attr *a, struct link **o
 	if (!l)
 		return -ENOMEM;
 	l->link.ops = &tcp_ops;
+	l->link.kind = FLUE_LINK_TCP;
 	l->link.qp = q;
 	l->engine = q->engine;
 	begin_stream(l, a);

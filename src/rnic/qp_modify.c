@@ -19,7 +19,7 @@
 	(uint32_t)(FLUE_QPV_STATE | FLUE_QPV_ACCESS | FLUE_QPV_READS | FLUE_QPV_TIMEOUT | \
 		   FLUE_QPV_RETRIES | FLUE_QPV_RNR_RETRIES | FLUE_QPV_MIN_RNR_TIMER)
 #define CHANGED (EVERY | (uint32_t)FLUE_QPV_TELL_DRAINED)
-#define TOLD    (EVERY | (uint32_t)FLUE_QPV_WORK)
+#define TOLD    (EVERY | (uint32_t)(FLUE_QPV_WORK | FLUE_QPV_LINK))
 /* ... and what one has that modify() brings up. */
 #define BRINGUP                                                                               \
 	(uint32_t)(FLUE_QPV_PORT | FLUE_QPV_PKEY | FLUE_QPV_QKEY | FLUE_QPV_PATH |            \
@@ -53,7 +53,8 @@ int qp_query(struct qp *q, struct flue_qp_values *v, uint32_t mask)
 				       .sends = wq_fill(&q->sq),
 				       .receives = q->srq ? 0 : wq_fill(&q->rq),
 				       .reads_out = qp_reads_out(q) - q->orq_head,
-				       .reads_in = q->irq_tail - q->irq_head };
+				       .reads_in = q->irq_tail - q->irq_head,
+				       .link = link_is_open(q->link) ? q->link->kind : 0 };
 	if (q->bringup)
 		bringup_query(q, v, mask);
 	engine_unlock(q->engine);

@@ -77,6 +77,22 @@ static bool send_imm(struct pair_side *s, uint32_t op, uint32_t length, struct p
 	return flue_post_send(s->qp, &wr);
 }
 
+/* The variant says which link it is. */
+static void link_is_told(void **state)
+{
+	struct flue_qp_values v = FLUE_ATTR(struct flue_qp_values);
+	struct pair *p = open_full(0);
+
+	assert_ok(p->a.qp->ops->query(p->a.qp, &v, FLUE_QPV_LINK));
+	assert_int_equal(v.link, pair_local ? FLUE_LINK_LOCAL : FLUE_LINK_TCP);
+	assert_ok(p->b.qp->ops->query(p->b.qp, &v, FLUE_QPV_LINK));
+	assert_int_equal(v.link, pair_local ? FLUE_LINK_LOCAL : FLUE_LINK_TCP);
+	assert_ok(flue_disconnect(p->a.qp));
+	assert_ok(p->a.qp->ops->query(p->a.qp, &v, FLUE_QPV_LINK));
+	assert_int_equal(v.link, 0);
+	conf_end(p);
+}
+
 /* ---- done means done there ---- */
 
 static void send_completes_when_the_peer_has_it(void **state)
@@ -590,6 +606,7 @@ static void strict_initiator_is_refused(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(link_is_told),
 		cmocka_unit_test(send_completes_when_the_peer_has_it), /* RD-2 */
 		cmocka_unit_test(write_that_completed_is_there),
 		cmocka_unit_test(unsignaled_requests_make_room),
