@@ -384,6 +384,7 @@ void cep_first_fpdu(struct cep *c)
 
 void cep_fork_child(struct cep *c)
 {
+	c->circuit = NULL; /* its engine's are all gone */
 	engine_io_close(&c->io);
 	c->timer.at = 0;
 }

@@ -343,7 +343,7 @@ static void end_duct(struct local_duct *d)
 
 /* Takes `duct`. NULL: no memory, or epoll has none. */
 static struct local_duct *add_duct(struct engine *e, struct duct *duct,
-				   const struct mpa_local *peer, uint64_t name)
+				   const struct mpa_local *peer, uint64_t name, bool made)
 {
 	struct local_duct *d = calloc(1, sizeof(*d));
 
@@ -359,6 +359,7 @@ static struct local_duct *add_duct(struct engine *e, struct duct *duct,
 	d->peer_engine = peer->engine;
 	memcpy(d->box, peer->box, sizeof(d->box));
 	d->name = name;
+	d->made = made;
 	LIST_INIT(&d->circuits);
 	TAILQ_INIT(&d->owing);
 	TAILQ_INIT(&d->blocked);
@@ -413,12 +414,13 @@ static struct local_duct *duct_to(struct engine *e, const struct mpa_local *peer
 
 	LIST_FOREACH(d, &e->local->ducts, all) {
 		if (d->pid == (pid_t)peer->pid && d->peer_engine == peer->engine && !d->over &&
-		    !memcmp(d->box, peer->box, sizeof(d->box)) && !duct_status(d->duct))
+		    (d->made || d->pid != getpid()) && !memcmp(d->box, peer->box, sizeof(d->box)) &&
+		    !duct_status(d->duct))
 			return d;
 	}
 	if (duct_call(peer->box, (pid_t)peer->pid, name, &duct))
 		return NULL;
-	return add_duct(e, duct, peer, name);
+	return add_duct(e, duct, peer, name, true);
 }
 
 struct circuit *local_answer(struct engine *e, const struct mpa_local *request,
@@ -451,14 +453,16 @@ int local_join(struct engine *e, struct circuit *k, const struct mpa_local *repl
 	int rc;
 
 	LIST_FOREACH(d, &e->local->ducts, all) {
-		if (d->pid == (pid_t)reply->pid && d->name == reply->name && !d->over)
+		/* Of one that an engine has with itself, the side that the other end has not. */
+		if (d->pid == (pid_t)reply->pid && d->name == reply->name && !d->over &&
+		    !(d->made && d->pid == getpid()))
 			break;
 	}
 	if (!d) {
 		rc = duct_answer((pid_t)reply->pid, reply->name, &duct);
 		if (rc)
 			return rc;
-		d = add_duct(e, duct, reply, reply->name);
+		d = add_duct(e, duct, reply, reply->name, false);
 	}
 	if (!d)
 		return -ENOMEM;

@@ -49,6 +49,7 @@ struct local_duct {
 	uint8_t box[8]; /* of the peer: its mailbox */
 	uint64_t name;
 	uint32_t peer_engine;
+	bool made; /* by us: the other side answered it */
 	bool polling, over;
 	LIST_HEAD(, circuit) circuits;
 	TAILQ_HEAD(, circuit) owing;

@@ -16,6 +16,15 @@ const char *pair_provider = "soft";
 bool pair_full;
 bool pair_local;
 
+/* Any program that uses the fixture can be run with another link: FLUE_TEST_LINK=full or local. */
+__attribute__((constructor)) static void choose_link(void)
+{
+	const char *link = getenv("FLUE_TEST_LINK");
+
+	pair_local = link && !strcmp(link, "local");
+	pair_full = pair_local || (link && !strcmp(link, "full"));
+}
+
 uint64_t pair_now_ms(void)
 {
 	struct timespec now;

@@ -188,6 +188,7 @@ static void end_is_told_and_the_adapter_is_of_use_again(void **state)
 	here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	listen.local = (struct sockaddr *)&here;
 	listen.local_len = sizeof(here);
+	listen.flags = pair_full ? FLUE_LISTEN_FULL : 0;
 	p.listener = p.b.adapter->ops->listen(p.b.adapter, &listen);
 	assert_non_null(p.listener);
 	assert_true(p.a.qp->ops->reset(p.a.qp) && p.b.qp->ops->reset(p.b.qp));

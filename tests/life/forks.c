@@ -550,7 +550,7 @@ static void child_keeps_no_connection_of_its_parents_alive(void **state)
 	assert_int_equal(count_sockets(), before + 5);
 	pid = fork();
 	if (pid == 0)
-		_exit((int)(count_sockets() - before));
+		_exit(count_sockets() > before); /* fewer may be: a mailbox is not inherited */
 	assert_int_equal(await(pid), 0);
 	assert_int_equal(count_sockets(), before + 5);
 	assert_true(req->ops->reject(req, NULL, 0));
