@@ -384,7 +384,7 @@ static struct arrival {
 	pid_t pid;
 } waiting[WAITING];
 static unsigned n_waiting;
-static struct robust_lock lock;
+static struct robust_lock lock, reading;
 
 static void drop(unsigned i)
 {
@@ -433,7 +433,11 @@ int duct_answer(pid_t pid, uint64_t name, struct duct **out)
 	struct arrival a = { .sock = -1 };
 	int rc;
 
+	/* One at a time: a letter that another thread has taken out is in the list when it is our turn. */
+	if (!robust_take(&reading))
+		return -ENOENT;
 	mailbox_empty();
+	robust_give(&reading);
 	if (!robust_take(&lock))
 		return -ENOENT;
 	for (unsigned i = 0; i < n_waiting && a.sock < 0; i++) {
@@ -453,6 +457,7 @@ int duct_answer(pid_t pid, uint64_t name, struct duct **out)
 void duct_forked_all(void)
 {
 	atomic_store(&lock.word, 0);
+	atomic_store(&reading.word, 0);
 	for (unsigned i = 0; i < n_waiting; i++)
 		drop(i);
 	n_waiting = 0;

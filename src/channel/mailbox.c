@@ -2,6 +2,7 @@
 #include "channel/mailbox.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -14,11 +15,11 @@
 
 static struct own_fd box;
 static uint8_t name_of_ours[MAILBOX_NAME];
-static mailbox_fn *reader;
+static _Atomic(mailbox_fn *) reader; /* the same one whoever sets it */
 
 void mailbox_set_reader(mailbox_fn *fn)
 {
-	reader = fn;
+	atomic_store(&reader, fn);
 }
 
 const uint8_t *mailbox_name(void)
@@ -112,7 +113,9 @@ bool mailbox_send(const uint8_t mailbox[MAILBOX_NAME], pid_t pid, struct letter 
 /* `letter` NULL: it is not one. */
 static void give(const struct letter *letter, pid_t pid, const int *fds, size_t n)
 {
-	if (letter && n <= LETTER_FDS && reader && reader(letter, pid, fds, n))
+	mailbox_fn *fn = atomic_load(&reader);
+
+	if (letter && n <= LETTER_FDS && fn && fn(letter, pid, fds, n))
 		return;
 	for (size_t i = 0; i < n; i++)
 		own_close(fds[i]);

@@ -2,23 +2,24 @@
 #include "channel/peer.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 
 #include "base/own.h"
 #include "channel/arena.h"
 #include "channel/bell.h"
 #include "channel/mailbox.h"
 
-static peer_trunk_fn *trunks;
-static peer_duct_fn *ducts;
+static _Atomic(peer_trunk_fn *) trunks;
+static _Atomic(peer_duct_fn *) ducts;
 
 void peer_set_trunks(peer_trunk_fn *fn)
 {
-	trunks = fn;
+	atomic_store(&trunks, fn);
 }
 
 void peer_set_ducts(peer_duct_fn *fn)
 {
-	ducts = fn;
+	atomic_store(&ducts, fn);
 }
 
 /* A memory file, and perhaps the bell of who made it: that one gets ours. */
@@ -50,12 +51,15 @@ static bool take_bell(const struct letter *letter, pid_t pid, int fd)
 
 static bool read_letter(const struct letter *letter, pid_t pid, const int *fds, size_t n)
 {
+	peer_trunk_fn *trunk = atomic_load(&trunks);
+	peer_duct_fn *duct = atomic_load(&ducts);
+
 	if (letter->kind == LETTER_LANES && n > 0)
 		return take_lanes(letter, pid, fds, n);
 	if (letter->kind == LETTER_TRUNK)
-		return trunks && trunks(pid, fds, n);
+		return trunk && trunk(pid, fds, n);
 	if (letter->kind == LETTER_DUCT)
-		return ducts && ducts(letter->memory, pid, fds, n);
+		return duct && duct(letter->memory, pid, fds, n);
 	return letter->kind == LETTER_BELL && n == 1 && take_bell(letter, pid, fds[0]);
 }
 

@@ -84,8 +84,8 @@ static void orphan(struct rnic *r)
 	LIST_FOREACH(s, &r->srqs, all)
 		lock_init(&s->wq.lock);
 	for (uint32_t i = 0; i < r->n_engines; i++) {
-		local_fork_child(&r->engines[i]);
 		engine_fork_child(&r->engines[i]);
+		local_fork_child(&r->engines[i]); /* last: the engine knew its descriptors */
 	}
 }
 
