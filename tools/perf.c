@@ -274,7 +274,10 @@ static int run_client(const struct perf *p, struct flue_adapter *adapter)
 		return 1;
 	util_address_text(name, &to);
 	if (!p->common.json)
-		printf("%s, CRC %s, client %s\n", name, p->common.no_crc ? "off" : "on",
+		printf("%s, %s, client %s\n", name,
+		       p->common.full     ? "full service"
+		       : p->common.no_crc ? "CRC off"
+					  : "CRC on",
 		       p->common.wait == EP_POLL ? "polls"
 		       : p->common.wait == EP_FD ? "waits through a descriptor"
 						 : "waits");
