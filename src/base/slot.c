@@ -115,14 +115,19 @@ uint32_t slot_name(const struct slot_table *t, uint32_t index)
 	return l << 12 | r;
 }
 
-uint32_t slot_index(const struct slot_table *t, uint32_t name)
+uint32_t slot_index_of(const uint32_t key[4], uint32_t name)
 {
 	uint32_t l = name >> 12 & 0xfff, r = name & 0xfff, tmp;
 
 	for (int i = 3; i >= 0; i--) {
 		tmp = l;
-		l = r ^ round_fn(l, t->key[i]);
+		l = r ^ round_fn(l, key[i]);
 		r = tmp;
 	}
 	return l << 12 | r;
+}
+
+uint32_t slot_index(const struct slot_table *t, uint32_t name)
+{
+	return slot_index_of(t->key, name);
 }

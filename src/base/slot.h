@@ -44,5 +44,7 @@ void *slot_at(struct slot_table *t, uint32_t index);
 /* 24-bit name of an index and back. slot_index() may give an index that was never made. */
 uint32_t slot_name(const struct slot_table *t, uint32_t index);
 uint32_t slot_index(const struct slot_table *t, uint32_t name);
+/* The same for a table of another process, by its key. */
+uint32_t slot_index_of(const uint32_t key[4], uint32_t name);
 
 #endif

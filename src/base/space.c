@@ -33,18 +33,28 @@ static bool has_space(size_t all)
 	return all <= min_u64(limit.rlim_cur / SHARE, MOST);
 }
 
-void *space_map(int fd, size_t size)
+static void *map(int fd, size_t size, int rights, int flags)
 {
-	int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
 	void *p = MAP_FAILED;
 	int saved = errno;
 
 	if (has_space(atomic_fetch_add(&mapped, size) + size))
-		p = mmap(NULL, size, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, fd, 0);
+		p = mmap(NULL, size, rights, flags | MAP_NORESERVE, fd, 0);
 	if (p == MAP_FAILED)
 		atomic_fetch_sub(&mapped, size);
 	errno = saved;
 	return p == MAP_FAILED ? NULL : p;
+}
+
+void *space_map(int fd, size_t size)
+{
+	return map(fd, size, PROT_READ | PROT_WRITE,
+		   fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
+}
+
+void *space_map_readonly(int fd, size_t size)
+{
+	return map(fd, size, PROT_READ, MAP_SHARED);
 }
 
 /* The last page before `end` is mapped a second time, and with it what comes behind; then the page goes. */

@@ -11,6 +11,8 @@ bool space_may_grow(size_t size);
 /* Memory of a file, shared, or without one (-1) private. NULL: not to be had, or more than our share of
  * the address space that the program has been allowed. */
 void *space_map(int fd, size_t size);
+/* The same to look at only, of a file. */
+void *space_map_readonly(int fd, size_t size);
 /* What stands in the file behind memory that is mapped up to `end`. No descriptor is needed for that. */
 void *space_map_behind(const void *end, size_t size);
 void space_unmap(void *p, size_t size);

@@ -37,6 +37,8 @@
 #define SEALS    (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 /* So many may wait for an answer; the oldest goes then. */
 #define WAITING 64
+/* A peer that rings all the time is heard for so long. */
+#define CALLS 16
 
 _Static_assert(2 * (DUCT_RECORD_MAX + WORD + LINE) < RING, "room for one is there in the end");
 
@@ -44,6 +46,7 @@ _Static_assert(2 * (DUCT_RECORD_MAX + WORD + LINE) < RING, "room for one is ther
 struct duct_side {
 	_Alignas(LINE) _Atomic uint32_t head;  /* octets taken from the other's ring, ever */
 	_Alignas(LINE) _Atomic uint32_t armed; /* enum duct_armed; the other clears it, and rings */
+	_Alignas(LINE) _Atomic uint64_t word;
 };
 
 enum duct_armed { ARMED_DATA = 1, ARMED_ROOM = 2 };
@@ -66,6 +69,7 @@ struct duct {
 	bool posted;     /* something since the last flush */
 	int status;
 	int sock;
+	int passed; /* + 1; 0: nothing */
 	ino_t sock_ino, memory_ino;
 };
 
@@ -228,6 +232,49 @@ void duct_done(struct duct *d)
 		tell_head(d);
 }
 
+/* ---- beside the records ---- */
+
+_Atomic uint64_t *duct_own_word(struct duct *d)
+{
+	return &d->own->word;
+}
+
+_Atomic uint64_t *duct_peer_word(struct duct *d)
+{
+	return &d->peer->word;
+}
+
+void duct_pass(struct duct *d, int fd)
+{
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(fd))] = { 0 };
+	char octet = 0;
+	struct iovec iov = { &octet, 1 };
+	struct msghdr msg = { .msg_iov = &iov,
+			      .msg_iovlen = 1,
+			      .msg_control = control,
+			      .msg_controllen = sizeof(control) };
+	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+	int saved = errno;
+
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof(fd));
+	memcpy(CMSG_DATA(c), &fd, sizeof(fd));
+	if (d->map && has_sock(d))
+		sys_sendmsg(d->sock, &msg, MSG_NOSIGNAL);
+	errno = saved;
+}
+
+int duct_passed(struct duct *d)
+{
+	int fd = d->passed - 1;
+
+	d->passed = 0;
+	return fd;
+}
+
+/* ---- sleeping ---- */
+
 bool duct_arm(struct duct *d)
 {
 	atomic_fetch_or(&d->own->armed, ARMED_DATA);
@@ -241,9 +288,35 @@ int duct_fd(const struct duct *d)
 	return d->sock;
 }
 
+/* Descriptors may come with the octets; the first is kept. */
+static ssize_t hear(struct duct *d, void *octets, size_t size)
+{
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+	struct iovec iov = { octets, size };
+	struct msghdr msg = { .msg_iov = &iov,
+			      .msg_iovlen = 1,
+			      .msg_control = control,
+			      .msg_controllen = sizeof(control) };
+	ssize_t n = sys_recvmsg(d->sock, &msg, MSG_CMSG_CLOEXEC);
+	struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&msg) : NULL;
+	int fd;
+
+	if (!c || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS ||
+	    c->cmsg_len != CMSG_LEN(sizeof(int)))
+		return n;
+	memcpy(&fd, CMSG_DATA(c), sizeof(fd));
+	own_new(fd);
+	if (d->passed)
+		own_close(fd);
+	else
+		d->passed = own_move(fd) + 1;
+	return n;
+}
+
 void duct_heard(struct duct *d)
 {
 	char octets[64];
+	int calls = 0;
 	ssize_t n;
 
 	if (!has_sock(d)) {
@@ -251,8 +324,8 @@ void duct_heard(struct duct *d)
 		return;
 	}
 	do {
-		n = sys_recv(d->sock, octets, sizeof(octets), MSG_DONTWAIT);
-	} while (n == (ssize_t)sizeof(octets) || (n < 0 && errno == EINTR));
+		n = hear(d, octets, sizeof(octets));
+	} while ((n > 0 || (n < 0 && errno == EINTR)) && ++calls < CALLS);
 	if ((n == 0 || (n < 0 && errno != EAGAIN)) && !d->status)
 		d->status = -EPIPE;
 }
@@ -359,6 +432,8 @@ int duct_call(const uint8_t mailbox[MAILBOX_NAME], pid_t pid, uint64_t name, str
 
 void duct_close(struct duct *d)
 {
+	if (d->passed)
+		sys_close(d->passed - 1);
 	if (has_sock(d)) {
 		if (d->map) /* else it is the parent's */
 			shutdown(d->sock, SHUT_RDWR);

@@ -12,6 +12,7 @@
 #ifndef FLUE_CHANNEL_DUCT_H
 #define FLUE_CHANNEL_DUCT_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -52,6 +53,16 @@ bool duct_want_room(struct duct *d);
 const void *duct_next(struct duct *d, size_t *size);
 /* It has been dealt with. */
 void duct_done(struct duct *d);
+
+/* ---- beside the records ---- */
+
+/* A word that one side writes and the other can read: ours, and the peer's. 0 at first. */
+_Atomic uint64_t *duct_own_word(struct duct *d);
+_Atomic uint64_t *duct_peer_word(struct duct *d);
+/* Lets the peer have a copy of `fd`; once. It may get lost, where the peer has no room for it. */
+void duct_pass(struct duct *d, int fd);
+/* What the peer has passed, found by duct_heard(); the caller's from now on. -1: nothing. */
+int duct_passed(struct duct *d);
 
 /* ---- sleeping ---- */
 

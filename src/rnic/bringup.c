@@ -333,6 +333,7 @@ void bringup_change(struct qp *q, const struct flue_qp_values *v, uint32_t mask,
 		return;
 	b->state = (uint8_t)v->state;
 	qp_set_state(q, q->state);
+	link_rights(q->link);
 	if (v->state == FLUE_QP_RTR)
 		look_for_calls(q, refused);
 }
@@ -432,6 +433,11 @@ void bringup_give_up(struct qp *q)
 	qp_apply(q, QPE_LOCAL_FAIL, FLUE_CLOSE_LOST, ETIMEDOUT);
 }
 
+bool bringup_listens(const struct qp *q)
+{
+	return q->bringup && q->bringup->state == FLUE_QP_RTR && !q->bringup->told;
+}
+
 void bringup_heard(struct qp *q)
 {
 	struct bringup *b = q->bringup;
@@ -440,4 +446,5 @@ void bringup_heard(struct qp *q)
 		return;
 	b->told = true;
 	qp_tell(q, FLUE_EVENT_ESTABLISHED);
+	link_rights(q->link);
 }

@@ -88,5 +88,7 @@ void bringup_link_gone(struct qp *q);
 void bringup_give_up(struct qp *q);
 /* A message of the peer's was done. */
 void bringup_heard(struct qp *q);
+/* Must the first message be seen by us, to be told of? */
+bool bringup_listens(const struct qp *q);
 
 #endif

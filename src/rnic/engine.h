@@ -37,6 +37,7 @@ struct engine;
 struct cq;
 struct link;
 struct local;
+struct mem_table;
 
 /* Something with a descriptor. ready() runs under the engine's lock. */
 struct engine_io {
@@ -120,6 +121,7 @@ struct engine {
 	LIST_HEAD(, link) links;  /* that have no descriptor: the engine asks them */
 	_Atomic uint32_t n_links; /* ... how many */
 	struct local *local;      /* links through memory (local.h); NULL: none yet */
+	struct mem_table *mem;    /* what those show to their peers */
 	struct engine_timers timers;
 	SLIST_HEAD(, engine_buf) bufs;
 	uint32_t n_bufs;

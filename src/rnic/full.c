@@ -15,6 +15,14 @@
 
 /* ---- requester: done ---- */
 
+void full_look_closed(struct qp *q)
+{
+	if (!q->tx.full.close_wanted || !qp_is_idle(q))
+		return;
+	q->tx.full.close_wanted = false;
+	qp_apply(q, QPE_CLOSE_IDLE, FLUE_CLOSE_GRACEFUL, 0);
+}
+
 uint32_t full_acked(struct qp *q, uint32_t number)
 {
 	struct full_tx *f = &q->tx.full;
@@ -38,10 +46,7 @@ uint32_t full_acked(struct qp *q, uint32_t number)
 			w->state = WQE_DONE;
 	}
 	qp_complete_ready(q);
-	if (f->close_wanted && qp_is_idle(q)) {
-		f->close_wanted = false;
-		qp_apply(q, QPE_CLOSE_IDLE, FLUE_CLOSE_GRACEFUL, 0);
-	}
+	full_look_closed(q);
 	return WIRE_OK;
 }
 

@@ -56,6 +56,8 @@ static inline void full_settle(struct qp *q)
 void full_resume(struct qp *q);
 /* Something waits for our requests before `number` to be done: the peer shall tell. */
 void full_ask(struct qp *q, uint32_t number);
+/* A request is done: is it time to close? */
+void full_look_closed(struct qp *q);
 /* The program wants to close. true: everything is out, and it will be closed when the peer has it. */
 bool full_closes(struct qp *q);
 

@@ -63,6 +63,9 @@ struct link_ops {
 	 */
 	uint64_t (*silence)(struct link *l, bool watch);
 
+	/* What the peer may do has changed (qp.deny): when it returns nobody does more. NULL: it is looked at for each segment. */
+	void (*rights)(struct link *l);
+
 	/* Gives up the wire and all it holds; idempotent; calls nothing up. `open` is false then. */
 	void (*close)(struct link *l, enum link_end how);
 
@@ -82,6 +85,12 @@ struct link {
 static inline bool link_is_open(const struct link *l)
 {
 	return l && l->open;
+}
+
+static inline void link_rights(struct link *l)
+{
+	if (link_is_open(l) && l->ops->rights)
+		l->ops->rights(l);
 }
 
 static inline void link_kick(struct link *l)

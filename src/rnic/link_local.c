@@ -9,11 +9,14 @@
 
 #include "base/util.h"
 #include "channel/duct.h"
+#include "rnic/bringup.h"
 #include "rnic/full.h"
 #include "rnic/local_priv.h"
 #include "rnic/qp_sched.h"
 #include "rnic/rx_segment.h"
+#include "rnic/shown.h"
 #include "rnic/umem.h"
+#include "rnic/view.h"
 
 #define PART (16 * 1024u) /* octets of a message in one record */
 
@@ -75,6 +78,35 @@ static enum tx_stop copy(struct link_local *l, const struct tx_cursor *c, uint32
 	return stop;
 }
 
+/* The next part goes into the duct, at *c, as places in our memory that the peer reads. TX_NOTHING: it cannot. */
+static enum tx_stop build_reference(struct link_local *l, struct tx_cursor *c, struct tx_message *m,
+				    uint32_t *n, size_t *size)
+{
+	size_t hdr = m->seg.tagged ? DDP_TAGGED_LEN : DDP_UNTAGGED_LEN;
+	struct reference refs[RNIC_MAX_SGE];
+	struct reference_head rh;
+	struct record_head *h;
+	uint8_t *at;
+
+	*n = min_u32(VIEW_STEP, m->total - c->off);
+	rh = (struct reference_head) { .n_refs = link_direct_name(l, c, *n, refs), .total = *n };
+	if (!rh.n_refs)
+		return TX_NOTHING;
+	*size = sizeof(*h) + hdr + sizeof(rh) + rh.n_refs * sizeof(refs[0]);
+	h = duct_begin(duct_of(l)->duct, *size);
+	if (!h)
+		return TX_FULL;
+	*h = (struct record_head) { .circuit = l->circuit->peer,
+				    .kind = RECORD_DATA,
+				    .code = CODE_REFERENCE };
+	at = (uint8_t *)(h + 1);
+	m->seg.last = c->off + *n == m->total;
+	ddp_encode(&ddp, &m->seg, at);
+	memcpy(at + hdr, &rh, sizeof(rh));
+	memcpy(at + hdr + sizeof(rh), refs, rh.n_refs * sizeof(refs[0]));
+	return TX_BUILT;
+}
+
 /* The next part goes into the duct, at *c. TX_FULL: there is no room. */
 static enum tx_stop build(struct link_local *l, struct tx_cursor *c, struct tx_message *m,
 			  uint32_t *n, size_t *size)
@@ -83,6 +115,12 @@ static enum tx_stop build(struct link_local *l, struct tx_cursor *c, struct tx_m
 	struct record_head *h;
 	uint8_t *at;
 
+	if (l->peer_reads && m->total - c->off >= REFERENCE_MIN) {
+		enum tx_stop stop = build_reference(l, c, m, n, size);
+
+		if (stop != TX_NOTHING)
+			return stop;
+	}
 	*n = min_u32(PART, m->total - c->off);
 	*size = sizeof(*h) + hdr + m->fixed_len + *n;
 	h = duct_begin(duct_of(l)->duct, *size);
@@ -143,7 +181,7 @@ static void kick(struct link *link)
 	if (l->busy || duct_of(l)->over)
 		return;
 	l->busy = true;
-	while (may_send(l) && (qp_sched_run_local(link->qp) || send_part(l)))
+	while (may_send(l) && (qp_sched_run_local(link->qp) || link_direct_run(l) || send_part(l)))
 		;
 	l->busy = false;
 	if (link->open && !l->fin_sent && !l->blocked && qp_sched_wants_fin(link->qp)) {
@@ -155,6 +193,59 @@ static void kick(struct link *link)
 }
 
 /* ---- receiving ---- */
+
+/* A copy of what a record with references says: what is judged is not the peer's to change. false: it cannot be. */
+static bool read_references(const uint8_t *record, size_t len, uint8_t head[DDP_HDR_MAX],
+			    struct reference_head *rh, struct reference *refs)
+{
+	uint64_t sum = 0;
+	size_t hdr;
+
+	if (len < DDP_TAGGED_LEN)
+		return false;
+	memset(head, 0, DDP_HDR_MAX);
+	memcpy(head, record, min_size(len, DDP_HDR_MAX));
+	hdr = ddp_is_tagged(head) ? DDP_TAGGED_LEN : DDP_UNTAGGED_LEN;
+	if (!rx_segment_is_bulk(head) || len < hdr + sizeof(*rh))
+		return false;
+	memcpy(rh, record + hdr, sizeof(*rh));
+	if (!rh->n_refs || rh->n_refs > RNIC_MAX_SGE || !rh->total || rh->total > VIEW_STEP ||
+	    len != hdr + sizeof(*rh) + rh->n_refs * sizeof(refs[0]))
+		return false;
+	memcpy(refs, record + hdr + sizeof(*rh), rh->n_refs * sizeof(refs[0]));
+	for (uint32_t i = 0; i < rh->n_refs; i++)
+		sum += refs[i].length;
+	return sum == rh->total;
+}
+
+bool link_local_reference(struct link_local *l, const uint8_t *record, size_t len)
+{
+	struct reference refs[RNIC_MAX_SGE];
+	struct qp *q = l->link.qp;
+	struct reference_head rh;
+	uint8_t head[DDP_HDR_MAX];
+	struct ddp_segment s;
+	uint32_t fault;
+	size_t ulpdu;
+
+	if (!rx_segment_listens(q))
+		return true;
+	if (!read_references(record, len, head, &rh, refs))
+		return false;
+	ulpdu = rh.total + (ddp_is_tagged(head) ? DDP_TAGGED_LEN : DDP_UNTAGGED_LEN);
+	fault = ddp_decode(&ddp, head, min_size(sizeof(head), ulpdu), ulpdu, &s);
+	if (!fault)
+		fault = rx_segment_accept(q, &s, NULL);
+	if (fault == RX_DROPPED || fault == RX_SKIPPED || (!fault && !rx_segment_listens(q)))
+		return true;
+	if (!fault)
+		fault = link_direct_place(l, &s, refs, rh.n_refs);
+	if (!fault)
+		fault = rx_segment_deliver(q, &s, NULL);
+	if (fault)
+		qp_fault(q, fault, head, min_size(sizeof(head), ulpdu), ulpdu, &s);
+	return true;
+}
 
 void link_local_segment(struct link_local *l, const uint8_t *ulpdu, size_t len)
 {
@@ -213,11 +304,62 @@ void link_local_gone(struct link_local *l)
 		qp_link_failed(l->link.qp, ECONNRESET);
 }
 
+/* ---- gates ---- */
+
+static struct shown *shown_of(const struct link_local *l)
+{
+	return duct_of(l)->claimant ? duct_of(l)->engine->mem->shown : NULL;
+}
+
+void link_local_gate(struct link_local *l, uint32_t gate, bool reads)
+{
+	l->peer_gate = gate;
+	l->peer_reads = reads && l->gate;
+}
+
+/* What the peer may not do without us. */
+static uint32_t denied(const struct qp *q)
+{
+	return bringup_listens(q) ? UINT32_MAX : q->deny;
+}
+
+static void open_gate(struct link_local *l)
+{
+	const struct qp *q = l->link.qp;
+
+	if (!shown_of(l))
+		return;
+	l->gate = shown_open_gate(shown_of(l), l->circuit->number, q->pd, q->qpn, denied(q));
+	if (l->gate)
+		circuit_owe(l->circuit, RECORD_GATE);
+}
+
+static void shut_gate(struct link_local *l)
+{
+	if (!l->gate)
+		return;
+	shown_shut_gate(shown_of(l), l->gate);
+	shown_give_gate(shown_of(l), l->gate);
+	l->gate = 0;
+}
+
+static void rights(struct link *link)
+{
+	struct link_local *l = local_of(link);
+
+	if (!l->gate)
+		return;
+	shown_shut_gate(shown_of(l), l->gate);
+	shown_reopen_gate(shown_of(l), l->gate, l->circuit->number, denied(link->qp));
+}
+
 /* ---- the rest ---- */
 
 static void start(struct link *link)
 {
 	struct local_duct *d = duct_of(local_of(link));
+
+	open_gate(local_of(link));
 
 	/* The peer may have begun before we could know. */
 	local_take_in(d);
@@ -253,6 +395,7 @@ static void close_link(struct link *link, enum link_end how)
 	if (how == LINK_ABANDON)
 		return;
 	link_local_unblock(l);
+	shut_gate(l);
 	l->circuit = NULL;
 	k->link = NULL;
 	k->reset = how == LINK_RESET;
@@ -269,6 +412,7 @@ static const struct link_ops local_ops = {
 	.kick = kick,
 	.await_end = await_end,
 	.silence = silence,
+	.rights = rights,
 	.close = close_link,
 	.destroy = destroy,
 };

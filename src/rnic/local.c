@@ -9,9 +9,13 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/sys.h"
 #include "base/util.h"
 #include "channel/duct.h"
 #include "rnic/local_priv.h"
+#include "rnic/mem.h"
+#include "rnic/shown.h"
+#include "rnic/view.h"
 
 #define RECORDS      64 /* before others get their turn */
 #define FIRST_TABLE  16
@@ -117,9 +121,13 @@ static bool put(struct local_duct *d, const struct circuit *k, enum record_kind 
 
 	if (!h)
 		return false;
-	*h = (struct record_head) { .circuit = k->peer,
-				    .kind = (uint8_t)kind,
-				    .code = kind == RECORD_CLOSE && k->reset };
+	*h = (struct record_head) { .circuit = k->peer, .kind = (uint8_t)kind };
+	if (kind == RECORD_CLOSE && k->reset)
+		h->code = CODE_RESET;
+	if (kind == RECORD_GATE && k->link) {
+		h->code = d->view ? CODE_READS : 0;
+		h->gate = (uint16_t)k->link->gate;
+	}
 	duct_post(d->duct, sizeof(*h));
 	return true;
 }
@@ -147,6 +155,8 @@ void circuit_owe(struct circuit *k, enum record_kind kind)
 		return;
 	}
 	k->owed |= (uint8_t)(1u << kind);
+	if (kind == RECORD_CLOSE)
+		k->owed &= (uint8_t) ~(1u << RECORD_GATE);
 	if (owed)
 		return;
 	if (!TAILQ_EMPTY(&d->owing) || !pay(k)) {
@@ -202,7 +212,8 @@ static bool take(struct local_duct *d, const uint8_t *record, size_t size, struc
 		return false;
 	memcpy(&h, record, sizeof(h)); /* once: the peer may change it */
 	k = circuit_at(d, h.circuit);
-	if (h.zero || h.kind >= RECORD_NKINDS)
+	if (h.kind >= RECORD_NKINDS ||
+	    (h.kind == RECORD_GATE ? h.gate >= SHOWN_GATES : h.gate != 0))
 		return false;
 	if (!k)
 		return true;
@@ -217,10 +228,17 @@ static bool take(struct local_duct *d, const uint8_t *record, size_t size, struc
 	*to = k->link;
 	if (!k->link) /* it crossed our last word */
 		return true;
+	record += sizeof(h);
+	size -= sizeof(h);
 	switch (h.kind) {
 	case RECORD_FIN: link_local_fin(k->link); break;
 	case RECORD_TAKEN: link_local_taken(k->link); break;
-	default: link_local_segment(k->link, record + sizeof(h), size - sizeof(h)); break;
+	case RECORD_GATE: link_local_gate(k->link, h.gate, h.code == CODE_READS); break;
+	default:
+		if (h.code == CODE_REFERENCE)
+			return link_local_reference(k->link, record, size);
+		link_local_segment(k->link, record, size);
+		break;
 	}
 	return true;
 }
@@ -291,6 +309,8 @@ void local_take_in(struct local_duct *d)
 		wake_blocked(d);
 	duct_flush(d->duct);
 	status = duct_status(d->duct);
+	if (d->claimant && atomic_load(&d->claimant->liar))
+		sound = false;
 	if (!sound || (status && duct_arm(d->duct))) {
 		log_info(rnic, "duct to process %d: %s", (int)d->pid,
 			 status == -EPIPE ? "has ended" : "the peer broke a rule");
@@ -323,13 +343,50 @@ static bool arm_duct(struct link *poller)
 /* Only these two are asked for. */
 static const struct link_ops poller_ops = { .poll = poll_duct, .arm = arm_duct };
 
+/* The peer may have shown us its memory. */
+static void look_across(struct local_duct *d)
+{
+	int fd = duct_passed(d->duct);
+	struct circuit *k, *next;
+
+	if (fd < 0)
+		return;
+	if (!d->view)
+		d->view = view_open(fd, d->pid, duct_own_word(d->duct));
+	else
+		sys_close(fd);
+	if (!d->view)
+		return;
+	if (d->claimant) {
+		d->claimant->token = d->view->token;
+		atomic_store(&d->claimant->guard, d->view->guard);
+	}
+	/* It shall know that we can read it, too. */
+	LIST_FOREACH_SAFE(k, &d->circuits, of_duct, next) {
+		if (k->link && k->link->gate)
+			circuit_owe(k, RECORD_GATE);
+	}
+}
+
 static void ready(struct engine_io *io, uint32_t events)
 {
 	struct local_duct *d = container_of(io, struct local_duct, io);
 
 	(void)events;
 	duct_heard(d->duct);
+	look_across(d);
 	local_take_in(d);
+}
+
+static void close_duct(struct local_duct *d)
+{
+	if (d->view)
+		view_close(d->view);
+	if (d->claimant) /* somebody may be looking at its word */
+		shown_remove_claimant(d->engine->mem->shown, d->claimant);
+	else
+		duct_close(d->duct);
+	free(d);
 }
 
 static void end_duct(struct local_duct *d)
@@ -337,8 +394,20 @@ static void end_duct(struct local_duct *d)
 	engine_remove_link(d->engine, &d->poller);
 	engine_forget(d->engine, &d->io);
 	LIST_REMOVE(d, all);
-	duct_close(d->duct);
-	free(d);
+	close_duct(d);
+}
+
+/* Lets the peer see what we show. */
+static void show(struct local_duct *d)
+{
+	struct shown *s = d->engine->mem ? mem_show(d->engine->mem) : NULL;
+	int fd = s ? shown_fd(s) : -1;
+
+	if (fd < 0)
+		return;
+	d->claimant = shown_add_claimant(s, d->duct, d->pid);
+	if (d->claimant)
+		duct_pass(d->duct, fd);
 }
 
 /* Takes `duct`. NULL: no memory, or epoll has none. */
@@ -372,6 +441,7 @@ static struct local_duct *add_duct(struct engine *e, struct duct *duct,
 	}
 	LIST_INSERT_HEAD(&e->local->ducts, d, all);
 	engine_add_link(e, &d->poller);
+	show(d);
 	return d;
 }
 
@@ -483,8 +553,7 @@ static void drop_all(struct engine *e, void (*drop)(struct local_duct *d))
 		LIST_REMOVE(d, all);
 		if (drop)
 			drop(d);
-		duct_close(d->duct);
-		free(d);
+		close_duct(d);
 	}
 	for (uint32_t i = 0; i < o->n_circuits; i++)
 		free(o->circuits[i]);
@@ -500,6 +569,10 @@ void local_fini(struct engine *e)
 
 static void forget(struct local_duct *d)
 {
+	if (d->view)
+		view_forked(d->view);
+	d->view = NULL;
+	d->claimant = NULL; /* mem_fork_child() frees it */
 	duct_forked(d->duct);
 }
 

@@ -4,9 +4,10 @@
  * share a duct (channel/duct.h); each connection is a *circuit* of it. A circuit has a number at each end, which that end has chosen, among all
  * circuits of its engine. A record of the duct is
  *
- *   0 circuit, the receiver's number (4)  4 kind  5 code  6 zero (2)  8 a DDP segment, as over TCP but for framing, marker and CRC
+ *   0 circuit, the receiver's number (4)  4 kind  5 code  6 gate (2)  8 a DDP segment, as over TCP but for framing, marker and CRC
  *
- * FIN ends a direction, TAKEN says that it was seen, CLOSE is the last word of an end: when both have said it the numbers are free.
+ * FIN ends a direction, TAKEN says that it was seen, CLOSE is the last word of an end: when both have said it the numbers are free. GATE tells
+ * how the other may get at our memory without us (shown.h). A long part of a message may say where its octets are, in place of them.
  *
  * How two ends agree on it is in wire.md: the one that answers a request makes the duct, if there is none, and names it in its
  * reply. Everything is under the lock of the engine.
@@ -22,9 +23,11 @@
 #include "rnic/link.h"
 #include "wire/mpa.h"
 
+struct claimant;
 struct duct;
 struct link_local;
 struct qp;
+struct view;
 
 /* A circuit, from the offer to the last word of both ends. */
 struct circuit {
@@ -51,6 +54,8 @@ struct local_duct {
 	uint32_t peer_engine;
 	bool made; /* by us: the other side answered it */
 	bool polling, over;
+	struct claimant *claimant; /* the peer, in our memory; NULL: we show it nothing */
+	struct view *view;         /* the peer's memory; NULL: out of our reach */
 	LIST_HEAD(, circuit) circuits;
 	TAILQ_HEAD(, circuit) owing;
 	TAILQ_HEAD(, link_local) blocked;

@@ -4,14 +4,18 @@
 #include <errno.h>
 #include <sched.h>
 
+#include "rnic/shown.h"
+
 int mem_table_init(struct mem_table *t, uint32_t max)
 {
+	t->shown = NULL;
 	pthread_mutex_init(&t->change, NULL);
 	return slot_init(&t->slots, sizeof(struct mem), max);
 }
 
 void mem_table_fini(struct mem_table *t)
 {
+	shown_free(t->shown);
 	slot_fini(&t->slots);
 	pthread_mutex_destroy(&t->change);
 }
@@ -73,12 +77,44 @@ void mem_put(struct mem *m)
 	atomic_fetch_sub(&m->users, 1);
 }
 
-/* Stops new readers and waits for the present ones. */
-static void quiesce(struct mem *m)
+/* Stops new readers and waits for the present ones, in this process and in others. */
+static void quiesce(struct mem_table *t, struct mem *m)
 {
 	atomic_store(&m->live, 0);
 	while (atomic_load(&m->users) != 0)
 		sched_yield();
+	shown_take(t->shown, m, m->stag);
+}
+
+/* It is as it shall be, and may be used from now on. */
+static void enliven(struct mem_table *t, struct mem *m)
+{
+	shown_put(t->shown, m, m->stag);
+	atomic_store(&m->live, m->stag);
+}
+
+struct shown *mem_show(struct mem_table *t)
+{
+	pthread_mutex_lock(&t->change);
+	if (!t->shown && shown_make(&t->slots, &t->shown) == 0) {
+		for (uint32_t i = 0; i < SHOWN_REGIONS; i++) {
+			const struct mem *m = slot_at(&t->slots, i);
+
+			if (!m)
+				break;
+			if (atomic_load(&m->live))
+				shown_put(t->shown, m, m->stag);
+		}
+	}
+	pthread_mutex_unlock(&t->change);
+	return t->shown;
+}
+
+void mem_fork_child(struct mem_table *t)
+{
+	if (t->shown)
+		shown_forked(t->shown);
+	t->shown = NULL;
 }
 
 static void unbind(struct mem *m)
@@ -113,14 +149,14 @@ static int take_entry(struct mem_table *t, enum mem_kind kind, struct rnic_pd *p
 	return 0;
 }
 
-static void become(struct mem *m, const struct mem_attr *attr)
+static void become(struct mem_table *t, struct mem *m, const struct mem_attr *attr)
 {
 	m->base = attr->addr;
 	m->to = attr->to;
 	m->length = m->capacity = attr->length;
 	m->access = attr->access;
 	if (!attr->revoked)
-		atomic_store(&m->live, m->stag);
+		enliven(t, m);
 }
 
 int mem_register(struct mem_table *t, struct rnic_pd *pd, const struct mem_attr *attr,
@@ -132,7 +168,7 @@ int mem_register(struct mem_table *t, struct rnic_pd *pd, const struct mem_attr 
 	pthread_mutex_lock(&t->change);
 	rc = take_entry(t, MEM_REGION, pd, &m);
 	if (rc == 0) {
-		become(m, attr);
+		become(t, m, attr);
 		*out = m;
 	}
 	pthread_mutex_unlock(&t->change);
@@ -157,10 +193,10 @@ int mem_modify(struct mem_table *t, struct mem *m, struct rnic_pd *pd, const str
 	if (atomic_load(&m->bound)) {
 		rc = -EBUSY;
 	} else {
-		quiesce(m);
+		quiesce(t, m);
 		rekey(t, m, (uint8_t)(m->stag + 1));
 		m->pd = pd;
-		become(m, attr);
+		become(t, m, attr);
 	}
 	pthread_mutex_unlock(&t->change);
 	return rc;
@@ -174,7 +210,7 @@ int mem_destroy(struct mem_table *t, struct mem *m)
 	if (atomic_load(&m->bound)) {
 		rc = -EBUSY;
 	} else {
-		quiesce(m);
+		quiesce(t, m);
 		unbind(m);
 		m->pd = NULL;
 		m->shown = NULL;
@@ -202,7 +238,7 @@ enum mem_verdict mem_invalidate(struct mem_table *t, uint32_t stag, const struct
 		   (remote && m->kind == MEM_REGION && !(m->access & FLUE_REMOTE_INVALIDATE))) {
 		v = MEM_BAD_ACCESS;
 	} else {
-		quiesce(m);
+		quiesce(t, m);
 		if (m->kind == MEM_WINDOW)
 			unbind(m);
 	}
@@ -272,14 +308,14 @@ int mem_fast_register(struct mem_table *t, uint32_t stag, const struct rnic_pd *
 		rc = -EINVAL;
 	} else {
 		/* users may be above 0 for a moment from readers that will see live == 0 */
-		quiesce(m);
+		quiesce(t, m);
 		rekey(t, m, reg->key);
 		m->base = (char *)(uintptr_t)reg->addr;
 		m->to = first_offset(reg);
 		m->length = reg->length;
 		m->access = reg->access;
 		show(m);
-		atomic_store(&m->live, m->stag);
+		enliven(t, m);
 	}
 	pthread_mutex_unlock(&t->change);
 	return rc;
@@ -301,7 +337,7 @@ int mem_bind(struct mem_table *t, uint32_t stag, const struct rnic_pd *pd, uint3
 	    check(m, pd, qpn, need, reg->addr, reg->length) != MEM_OK) {
 		rc = -EINVAL;
 	} else {
-		quiesce(w);
+		quiesce(t, w);
 		unbind(w);
 		rekey(t, w, reg->key);
 		w->base = m->base + (reg->addr - m->to);
@@ -312,7 +348,7 @@ int mem_bind(struct mem_table *t, uint32_t stag, const struct rnic_pd *pd, uint3
 		w->qpn = qpn;
 		atomic_fetch_add(&m->bound, 1);
 		show(w);
-		atomic_store(&w->live, w->stag);
+		enliven(t, w);
 	}
 	pthread_mutex_unlock(&t->change);
 	return rc;

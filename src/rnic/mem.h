@@ -23,6 +23,7 @@
 #include "base/slot.h"
 
 struct rnic_pd;
+struct shown;
 
 enum mem_kind { MEM_FREE = 0, MEM_REGION, MEM_WINDOW };
 
@@ -51,10 +52,15 @@ struct mem {
 struct mem_table {
 	struct slot_table slots;
 	pthread_mutex_t change; /* leaf: serialises revoke, validate, bind */
+	struct shown *shown;    /* to peers on this host; NULL: none yet */
 };
 
 int mem_table_init(struct mem_table *t, uint32_t max);
 void mem_table_fini(struct mem_table *t);
+/* In the child of a fork, with the lock. */
+void mem_fork_child(struct mem_table *t);
+/* Peers on this host shall see it (shown.h). NULL: it can not be. */
+struct shown *mem_show(struct mem_table *t);
 
 enum mem_verdict {
 	MEM_OK = 0,

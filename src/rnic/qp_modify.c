@@ -170,6 +170,7 @@ static void change(struct qp *q, const struct flue_qp_values *v, uint32_t mask,
 	if (mask & FLUE_QPV_ACCESS) {
 		q->deny_always = REMOTE_RIGHTS & ~v->access;
 		q->deny = q->deny_always | q->deny_stream;
+		link_rights(q->link);
 	}
 	if (mask & FLUE_QPV_TIMEOUT)
 		q->timeout = (uint8_t)v->timeout;

@@ -509,6 +509,31 @@ void qp_sched_out(struct qp *q, const struct tx_cursor *at, const struct tx_curs
 	}
 }
 
+struct wqe *qp_sched_alone(struct qp *q)
+{
+	const struct tx_cursor *c = &q->tx.cur;
+	uint32_t status = 0;
+
+	if (q->state != QPS_RTS || q->tx.held || c->kind != TX_NONE || c->rtr_owed || c->imm_owed ||
+	    q->tx.full.go_back || atomic_load(&q->sq.head) != c->next_wqe ||
+	    request_may_start(q, c, &status) != TX_BUILT)
+		return NULL;
+	return current_wqe(q, c);
+}
+
+void qp_sched_finish(struct qp *q, uint32_t status)
+{
+	uint32_t n = q->tx.cur.next_wqe++;
+
+	q->tx.full.ack_wqe = n + 1; /* the peer never hears of it */
+	if (status != FLUE_WC_SUCCESS) {
+		qp_fail_request(q, n, status);
+		return;
+	}
+	qp_finish(q, n, status);
+	full_look_closed(q);
+}
+
 bool qp_sched_run_local(struct qp *q)
 {
 	struct tx_cursor *c = &q->tx.cur;

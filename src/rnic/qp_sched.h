@@ -63,6 +63,10 @@ bool tx_pieces_add(struct tx_pieces *p, void *base, size_t len, struct mem *ref)
 /* Gives back all references but the first `keep`. */
 void tx_pieces_put(struct tx_pieces *p, uint32_t keep);
 
+/* The next request, if it may start and everything before it is done; NULL. It is done with qp_sched_finish() then. */
+struct wqe *qp_sched_alone(struct qp *q);
+void qp_sched_finish(struct qp *q, uint32_t status);
+
 /* A part is half out: the message has begun, and cannot be taken back. */
 void qp_sched_begun(struct qp *q, const struct tx_cursor *at);
 /* What was between two cursors is out; completes the message if it was the end of it. */

@@ -97,6 +97,7 @@ static void in_child(void)
 	duct_forked_all();
 	LIST_FOREACH(r, &open_rnics, all) {
 		orphan(r);
+		mem_fork_child(&r->mem);
 		rendezvous_fork_child(&r->numbers);
 		pthread_mutex_unlock(&r->lists);
 		pthread_mutex_unlock(&r->mem.slots.lock);
@@ -123,6 +124,7 @@ static int init_engines(struct rnic *r, const int *cpus, uint32_t n)
 		if (rc)
 			break;
 		r->engines[r->n_engines].may_run = all;
+		r->engines[r->n_engines].mem = &r->mem;
 	}
 	return rc;
 }

@@ -49,6 +49,12 @@ struct ddp_segment {
 	size_t payload_len; /* octets behind the DDP header */
 };
 
+/* By the first octet of a ULPDU: is it tagged? Its header has DDP_TAGGED_LEN octets then. */
+static inline bool ddp_is_tagged(const uint8_t *ulpdu)
+{
+	return ulpdu[0] & 0x80;
+}
+
 /* Writes the DDP header with its RDMAP octets; returns 14 or 18. */
 size_t ddp_encode(const struct ddp_params *p, const struct ddp_segment *s, uint8_t *buf);
 

@@ -127,6 +127,10 @@ static void close_with_work_outstanding_is_abortive(void **state)
 	struct flue_wc wc[60];
 	unsigned flushed = 0;
 
+	if (pair_local) {
+		print_message("# Reads through memory are done when they are posted\n");
+		skip();
+	}
 	for (uint64_t id = 0; id < 60; id++)
 		assert_ok(pair_read(&p->a, 0, 1 << 20, &p->b, 0, id, FLUE_SIGNALED));
 	assert_fails(flue_disconnect(p->a.qp), EBUSY);

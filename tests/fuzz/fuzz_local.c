@@ -126,7 +126,7 @@ static void take_output(struct duct *d)
 
 		CHECK(size >= sizeof(h));
 		memcpy(&h, record, sizeof(h));
-		CHECK(h.circuit == PEERS && h.kind < RECORD_NKINDS && !h.zero);
+		CHECK(h.circuit == PEERS && h.kind < RECORD_NKINDS);
 		if (h.kind == RECORD_DATA)
 			CHECK(ddp_decode(&version, record + sizeof(h), size - sizeof(h),
 					 size - sizeof(h), &s) == WIRE_OK);
@@ -180,7 +180,7 @@ static void do_record(struct source *in)
 
 	h.kind = (uint8_t)take(in, 1);
 	h.code = (uint8_t)take(in, 1);
-	h.zero = h.code & 0x80 ? 1 : 0;
+	h.gate = h.code & 0x80 ? h.code : 0;
 	for (size_t i = 0; i < n; i++)
 		body[i] = (uint8_t)take(in, 1);
 	put_record(&h, body, n);
