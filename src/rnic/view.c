@@ -150,11 +150,15 @@ static bool copy_here(const struct iovec *from, uint32_t n, char *to, size_t len
 		       0;
 }
 
+/*
+ * The kernel copies each piece of ours by itself, one after the other, also where the peer's memory is one piece; and a piece of ours
+ * more costs nothing, one of the peer's a fifth of a short call.
+ */
 bool view_write(struct view *v, const struct iovec *from, uint32_t n, uint64_t at, size_t len,
 		bool last)
 {
-	struct iovec own[VIEW_PIECES + 1], peer[3];
-	uint32_t parts = 2;
+	struct iovec own[VIEW_PIECES + 2], peer[2];
+	struct iovec *end = own + n;
 	int saved = errno;
 	bool good;
 
@@ -162,15 +166,16 @@ bool view_write(struct view *v, const struct iovec *from, uint32_t n, uint64_t a
 		return copy_here(from, n, (char *)(uintptr_t)at, len, last);
 	own[0] = (struct iovec) { &v->token, sizeof(v->token) };
 	memcpy(own + 1, from, n * sizeof(*from));
+	if (last && end->iov_len > 1) {
+		end[1] = (struct iovec) { (char *)end->iov_base + end->iov_len - 1, 1 };
+		end->iov_len--;
+		end++;
+	}
 	peer[0] = (struct iovec) { (void *)(uintptr_t)(v->guard +
 						       offsetof(struct guard_page, scribble)),
 				   sizeof(v->token) };
 	peer[1] = (struct iovec) { (void *)(uintptr_t)at, len };
-	if (last && len > 1) {
-		peer[1].iov_len--;
-		peer[parts++] = (struct iovec) { (void *)(uintptr_t)(at + len - 1), 1 };
-	}
-	good = done(v, process_vm_writev(v->pid, own, n + 1, peer, parts, 0),
+	good = done(v, process_vm_writev(v->pid, own, (unsigned long)(end - own) + 1, peer, 2, 0),
 		    sizeof(v->token) + len);
 	errno = saved;
 	return good;
