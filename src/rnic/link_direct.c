@@ -13,41 +13,105 @@
 #include "rnic/rx_priv.h"
 #include "rnic/view.h"
 
+#define SHORT 4096u /* a call of the kernel costs more than the octets of a Write */
+
 _Static_assert(RNIC_MAX_SGE + 1 <= VIEW_PIECES, "a list of pieces, and a last octet");
+
+static struct view_range range_of(const struct link_local *l, uint32_t stag, uint32_t access,
+				  uint64_t to, uint32_t length)
+{
+	return (struct view_range) { .gate = l->peer_gate,
+				     .circuit = l->circuit->peer,
+				     .stag = stag,
+				     .access = access,
+				     .to = to,
+				     .length = length };
+}
 
 static bool take(struct link_local *l, uint32_t stag, uint32_t access, uint64_t to, uint32_t length,
 		 uint64_t *at)
 {
-	const struct view_range r = { .gate = l->peer_gate,
-				      .circuit = l->circuit->peer,
-				      .stag = stag,
-				      .access = access,
-				      .to = to,
-				      .length = length };
+	const struct view_range r = range_of(l, stag, access, to, length);
 
 	return l->peer_gate && view_take(l->circuit->duct->view, &r, at);
 }
 
 /* ---- requests ---- */
 
+/* Octets off..off+n of the request at number `wqe` join the batch. false: they cannot. */
+static bool add_piece(struct link_local *l, struct view_batch *b, uint32_t wqe, uint32_t off,
+		      uint32_t n, uint64_t at, struct tx_pieces *p)
+{
+	struct qp *q = l->link.qp;
+	struct tx_cursor c = q->tx.cur;
+	uint32_t first = p->n;
+
+	c.kind = TX_REQUEST;
+	c.next_wqe = wqe;
+	return qp_sched_gather(q, &c, off, n, p) == TX_BUILT && p->n - first < VIEW_PIECES &&
+	       view_add(l->circuit->duct->view, b, p->iov + first, p->n - first, at, n,
+			off + n == wq_at(&q->sq, wqe)->total);
+}
+
 static bool write_step(struct link_local *l, const struct wqe *w, uint32_t off, uint32_t n)
 {
 	struct view *v = l->circuit->duct->view;
 	struct qp *q = l->link.qp;
-	struct tx_cursor c = q->tx.cur;
 	struct tx_pieces *p = q->engine->scratch;
+	struct view_batch b;
 	bool good = false;
 	uint64_t at;
 
-	c.kind = TX_REQUEST;
 	p->n = p->n_ref = 0;
-	if (qp_sched_gather(q, &c, off, n, p) == TX_BUILT && p->n < VIEW_PIECES &&
-	    take(l, w->rkey, FLUE_REMOTE_WRITE, w->remote_addr + off, n, &at)) {
-		good = view_write(v, p->iov, p->n, at, n, off + n == w->total);
+	if (take(l, w->rkey, FLUE_REMOTE_WRITE, w->remote_addr + off, n, &at)) {
+		view_begin(v, &b);
+		good = add_piece(l, &b, q->tx.cur.next_wqe, off, n, at, p) && view_write(v, &b);
 		view_give(v);
 	}
 	tx_pieces_put(p, 0);
 	return good;
+}
+
+/* Can the request at number n go with that before it? */
+static bool goes_along(struct qp *q, const struct wqe *first, uint32_t n)
+{
+	const struct wqe *w = wq_at(&q->sq, n);
+
+	return n != atomic_load_explicit(&q->sq.tail, memory_order_acquire) && !q->sqd &&
+	       w->op == FLUE_WR_WRITE && w->rkey == first->rkey && !(w->flags & FLUE_LOCAL_FENCE) &&
+	       w->total && w->total <= SHORT;
+}
+
+/* Short Writes that were posted together: one call for all. Returns how many were done; 0: none. */
+static uint32_t write_list(struct link_local *l, const struct wqe *w)
+{
+	struct view *v = l->circuit->duct->view;
+	struct qp *q = l->link.qp;
+	struct tx_pieces *p = q->engine->scratch;
+	uint32_t first = q->tx.cur.next_wqe, n = 1;
+	struct view_batch b;
+	uint64_t at;
+
+	if (w->total > SHORT || !goes_along(q, w, first + 1) ||
+	    !take(l, w->rkey, FLUE_REMOTE_WRITE, w->remote_addr, w->total, &at))
+		return 0;
+	view_begin(v, &b);
+	p->n = p->n_ref = 0;
+	if (!add_piece(l, &b, first, 0, w->total, at, p))
+		n = 0;
+	for (; n && n < VIEW_BATCH && goes_along(q, w, first + n); n++) {
+		const struct wqe *next = wq_at(&q->sq, first + n);
+		struct view_range r = range_of(l, next->rkey, FLUE_REMOTE_WRITE, next->remote_addr,
+					       next->total);
+
+		if (!view_also(v, &r, &at) || !add_piece(l, &b, first + n, 0, next->total, at, p))
+			break;
+	}
+	if (n && !view_write(v, &b))
+		n = 0;
+	view_give(v);
+	tx_pieces_put(p, 0);
+	return n;
 }
 
 static bool read_step(struct link_local *l, const struct wqe *w, uint32_t off, uint32_t n)
@@ -80,6 +144,7 @@ bool link_direct_run(struct link_local *l)
 	struct qp *q = l->link.qp;
 	bool (*step)(struct link_local * l, const struct wqe *w, uint32_t off, uint32_t n);
 	const struct wqe *w;
+	uint32_t done;
 
 	if (!l->peer_gate || !l->circuit->duct->view)
 		return false;
@@ -87,7 +152,14 @@ bool link_direct_run(struct link_local *l)
 	if (!w || !w->total)
 		return false;
 	switch (w->op) {
-	case FLUE_WR_WRITE: step = write_step; break;
+	case FLUE_WR_WRITE:
+		step = write_step;
+		done = write_list(l, w);
+		for (uint32_t i = 0; i < done && q->state == QPS_RTS; i++)
+			qp_sched_finish(q, FLUE_WC_SUCCESS);
+		if (done)
+			return true;
+		break;
 	case FLUE_WR_READ:
 	case FLUE_WR_READ_INV: step = read_step; break;
 	default: return false;

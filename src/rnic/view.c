@@ -13,6 +13,7 @@
 #include "base/space.h"
 #include "base/sys.h"
 #include "base/tsan.h"
+#include "base/util.h"
 #include "rnic/shown.h"
 #include "rnic/umem.h"
 
@@ -116,6 +117,13 @@ bool view_take(struct view *v, const struct view_range *want, uint64_t *at)
 	return false;
 }
 
+bool view_also(const struct view *v, const struct view_range *want, uint64_t *at)
+{
+	uint32_t index = slot_index_of(v->key, want->stag >> 8);
+
+	return allows(&v->file->region[index], &v->file->gate[want->gate], want, at);
+}
+
 void view_give(struct view *v)
 {
 	tsan_puts(v->ino);
@@ -150,33 +158,51 @@ static bool copy_here(const struct iovec *from, uint32_t n, char *to, size_t len
 		       0;
 }
 
+void view_begin(struct view *v, struct view_batch *b)
+{
+	b->own[0] = (struct iovec) { &v->token, sizeof(v->token) };
+	b->peer[0] = (struct iovec) { (void *)(uintptr_t)(v->guard +
+							  offsetof(struct guard_page, scribble)),
+				      sizeof(v->token) };
+	b->n_own = b->n_peer = 1;
+	b->len = sizeof(v->token);
+	b->failed = false;
+}
+
 /*
  * The kernel copies each piece of ours by itself, one after the other, also where the peer's memory is one piece; and a piece of ours
  * more costs nothing, one of the peer's a fifth of a short call.
  */
-bool view_write(struct view *v, const struct iovec *from, uint32_t n, uint64_t at, size_t len,
-		bool last)
+bool view_add(struct view *v, struct view_batch *b, const struct iovec *from, uint32_t n,
+	      uint64_t at, size_t len, bool last)
 {
-	struct iovec own[VIEW_PIECES + 2], peer[2];
-	struct iovec *end = own + n;
+	struct iovec *end = &b->own[b->n_own + n - 1];
+
+	if (b->n_own + n + 1 > ARRAY_SIZE(b->own) || b->n_peer == ARRAY_SIZE(b->peer))
+		return false;
+	if (v->self) { /* in its turn */
+		b->failed = b->failed || !copy_here(from, n, (char *)(uintptr_t)at, len, last);
+		return true;
+	}
+	memcpy(&b->own[b->n_own], from, n * sizeof(*from));
+	b->n_own += n;
+	if (last && end->iov_len > 1) {
+		b->own[b->n_own++] = (struct iovec) { (char *)end->iov_base + end->iov_len - 1, 1 };
+		end->iov_len--;
+	}
+	b->peer[b->n_peer++] = (struct iovec) { (void *)(uintptr_t)at, len };
+	b->len += len;
+	return true;
+}
+
+bool view_write(struct view *v, struct view_batch *b)
+{
 	int saved = errno;
 	bool good;
 
 	if (v->self)
-		return copy_here(from, n, (char *)(uintptr_t)at, len, last);
-	own[0] = (struct iovec) { &v->token, sizeof(v->token) };
-	memcpy(own + 1, from, n * sizeof(*from));
-	if (last && end->iov_len > 1) {
-		end[1] = (struct iovec) { (char *)end->iov_base + end->iov_len - 1, 1 };
-		end->iov_len--;
-		end++;
-	}
-	peer[0] = (struct iovec) { (void *)(uintptr_t)(v->guard +
-						       offsetof(struct guard_page, scribble)),
-				   sizeof(v->token) };
-	peer[1] = (struct iovec) { (void *)(uintptr_t)at, len };
-	good = done(v, process_vm_writev(v->pid, own, (unsigned long)(end - own) + 1, peer, 2, 0),
-		    sizeof(v->token) + len);
+		return !b->failed;
+	good = done(v, process_vm_writev(v->pid, b->own, b->n_own, b->peer, b->n_peer, 0), b->len);
 	errno = saved;
 	return good;
 }

@@ -57,10 +57,27 @@ struct view_range {
 bool view_take(struct view *v, const struct view_range *r, uint64_t *at);
 void view_give(struct view *v);
 
-/* From or to up to VIEW_PIECES of our memory, `len` octets in all. `last`: the last octet becomes visible last. false: not all
- * of it was. */
-bool view_write(struct view *v, const struct iovec *from, uint32_t n, uint64_t at, size_t len,
-		bool last);
+/* The same for another range of that gate and key, which stays claimed. */
+bool view_also(const struct view *v, const struct view_range *r, uint64_t *at);
+
+/* Several ranges to be written, with one call of the kernel. */
+#define VIEW_BATCH 16
+struct view_batch {
+	struct iovec own[2 * VIEW_PIECES + 1], peer[VIEW_BATCH + 1];
+	uint32_t n_own, n_peer;
+	size_t len;
+	bool failed;
+};
+
+void view_begin(struct view *v, struct view_batch *b);
+/* `n` pieces of our memory go to `at`, in their order; in all `len` octets. `last`: the last octet becomes visible last. false: the batch
+ * has no room for it. */
+bool view_add(struct view *v, struct view_batch *b, const struct iovec *from, uint32_t n,
+	      uint64_t at, size_t len, bool last);
+/* false: not everything was written. What is missing is at the end. */
+bool view_write(struct view *v, struct view_batch *b);
+
+/* Into up to VIEW_PIECES of our memory, `len` octets in all. false: not all of it. */
 bool view_read(struct view *v, const struct iovec *into, uint32_t n, uint64_t at, size_t len);
 
 #endif
