@@ -15,6 +15,7 @@ struct crowd {
 	struct flue_cq *cq;
 	struct flue_qp **qp;
 	uint64_t n;
+	bool full; /* full service: through memory on one host */
 };
 
 bool crowd_open(struct crowd *c, uint64_t room);

@@ -117,9 +117,17 @@ static int pingpong_run(const struct bench_args *args, uint16_t port, struct ben
 	return 0;
 }
 
-static bool crowd_accept(struct crowd *c, struct flue_listener *listener, uint64_t n)
+static struct flue_conn_attr conn_attr(const struct crowd *c)
 {
 	struct flue_conn_attr conn = FLUE_ATTR(struct flue_conn_attr);
+
+	conn.flags = c->full ? FLUE_CONN_FULL : 0;
+	return conn;
+}
+
+static bool crowd_accept(struct crowd *c, struct flue_listener *listener, uint64_t n)
+{
+	struct flue_conn_attr conn = conn_attr(c);
 
 	for (uint64_t i = 0; i < n; i++) {
 		struct flue_conn_request *request = listener->ops->get_request(listener, -1);
@@ -133,7 +141,7 @@ static bool crowd_accept(struct crowd *c, struct flue_listener *listener, uint64
 
 static bool crowd_connect(struct crowd *c, uint16_t port, uint64_t n)
 {
-	struct flue_conn_attr conn = FLUE_ATTR(struct flue_conn_attr);
+	struct flue_conn_attr conn = conn_attr(c);
 	struct sockaddr_in to = bench_loopback(port);
 
 	conn.remote = (struct sockaddr *)&to;
@@ -150,7 +158,7 @@ static bool crowd_connect(struct crowd *c, uint16_t port, uint64_t n)
 /* The last connection carries the server's own figure, as private data of its reply. */
 static bool accept_last(struct crowd *c, struct flue_listener *listener, uint64_t grown)
 {
-	struct flue_conn_attr conn = FLUE_ATTR(struct flue_conn_attr);
+	struct flue_conn_attr conn = conn_attr(c);
 	struct flue_conn_request *request = listener->ops->get_request(listener, -1);
 	struct flue_qp *qp = request ? crowd_add(c) : NULL;
 
@@ -169,6 +177,8 @@ static int connect_serve(const struct bench_args *args, int port_fd)
 
 	if (!crowd_open(&crowd, args->count + CROWD_FIRST + 1))
 		return bench_fail("flue-connect server");
+	crowd.full = args->full;
+	attr.flags = args->full ? FLUE_LISTEN_FULL : 0;
 	attr.local = (struct sockaddr *)&local;
 	attr.local_len = sizeof(local);
 	listener = crowd.adapter->ops->listen(crowd.adapter, &attr);
@@ -191,8 +201,10 @@ static int connect_run(const struct bench_args *args, uint16_t port, struct benc
 	uint64_t before, grown, start, end;
 	const struct flue_qp *last;
 
-	if (!crowd_open(&crowd, args->count + CROWD_FIRST + 1) ||
-	    !crowd_connect(&crowd, port, CROWD_FIRST))
+	if (!crowd_open(&crowd, args->count + CROWD_FIRST + 1))
+		return bench_fail("flue-connect");
+	crowd.full = args->full;
+	if (!crowd_connect(&crowd, port, CROWD_FIRST))
 		return bench_fail("flue-connect");
 	before = bench_resident();
 	start = util_now_ns();

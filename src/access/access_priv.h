@@ -35,8 +35,10 @@
 
 #define ACC_MARGIN_MS 1000 /* patience beyond a provider's own timers */
 #define ACC_GRACE_MS  100  /* for the up-call that an abort promises */
-/* ACCEPTED or ESTABLISHED, CONNECTED or SQ_DRAINED, one of QP_ERROR, _REQUEST, _ACCESS, DISCONNECTED, LAST_RECEIVE */
-#define ACC_EVENTS_PER_CONN 5
+/* ACCEPTED or ESTABLISHED, CONNECTED or SQ_DRAINED, one of QP_ERROR, _REQUEST, _ACCESS, DISCONNECTED; with an SRQ
+ * LAST_RECEIVE as well, of which the last connection's may still be due. */
+#define ACC_EVENTS_PER_CONN 4
+#define ACC_EVENTS_OF_SRQ   2
 
 /* Octets of `type` up to and including `last`: the size a first-version program passes. */
 #define ACC_ATTR_SIZE(type, last) (offsetof(type, last) + sizeof(((type *)0)->last))
@@ -169,8 +171,11 @@ bool acc_in_callback(const void *object);
 struct acc_slot {
 	TAILQ_ENTRY(acc_slot) link; /* in acc_events.queue or acc_source.idle */
 	struct acc_source *source;
-	struct flue_event ev;
+	/* The event, as small as can be: every queue pair has some of these. */
+	uint32_t reason, detail;
 	uint32_t count; /* times to hand it out; > 1 only for counted sources */
+	uint16_t port;
+	uint8_t type;
 	bool on_heap;
 };
 TAILQ_HEAD(acc_slots, acc_slot);
@@ -380,9 +385,6 @@ struct acc_qp {
 	void *hear_arg;
 	uint32_t hearing;   /* calls of hear() that have not returned */
 	uint32_t hear_turn; /* who hears has changed so often */
-	/* One more than a connection needs: the last one's LAST_RECEIVE may still be due. */
-	struct acc_slot slots[ACC_EVENTS_PER_CONN + 1];
-
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	enum acc_phase phase;
@@ -392,8 +394,17 @@ struct acc_qp {
 	int outcome;   /* for the blocked caller */
 	uint32_t ends; /* set-ups and connections that ended, and how the last one did: */
 	struct flue_event end;
-	uint8_t private_data[]; /* caps.max_private_data */
+	/* The peer's, which nearly always is none: room for the most there can be during a set-up, then for what came. */
+	uint8_t *private_data;
+	size_t private_room;
+	struct acc_slot slots[]; /* acc_qp_events() of them */
 };
+
+/* How many events of a connection there can be before the program takes the first. */
+static inline uint32_t acc_qp_events(bool srq)
+{
+	return ACC_EVENTS_PER_CONN + (srq ? ACC_EVENTS_OF_SRQ : 0);
+}
 
 static inline struct acc_qp *to_qp(struct flue_qp *qp)
 {
@@ -428,6 +439,8 @@ size_t acc_private_max(const struct acc_adapter *a, uint32_t conn_flags, uint32_
 /* The steps of connect() that accept() shares. -EISCONN, -EDEADLK, -ENOMEM. */
 int acc_conn_begin(struct acc_qp *qp, const struct flue_conn_attr *attr, const void *private_data,
 		   size_t private_len);
+/* Being destroyed. A provider that did not say so may still speak. */
+void acc_conn_forget_private(struct acc_qp *qp);
 /* `rc`: the slot's answer; then waits unless asynchronous. */
 int acc_conn_finish(struct acc_qp *qp, const struct flue_conn_attr *attr, int rc);
 

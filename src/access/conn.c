@@ -11,6 +11,8 @@
  * A provider that never answers cannot hang a caller: its own timers are given a margin, then the
  * connection is aborted and forgotten (ACC_ADRIFT), and what is said later is not heard.
  */
+#include <stdlib.h>
+
 #include "access/access_priv.h"
 #include "base/probe.h"
 
@@ -79,14 +81,58 @@ static enum news news_of(uint32_t type)
 	}
 }
 
+/* Lock held, no set-up under way: room for so much. */
+static int reserve_private(struct acc_qp *qp, size_t length)
+{
+	uint8_t *room;
+
+	if (length <= qp->private_room)
+		return 0;
+	room = malloc(length);
+	if (!room)
+		return -ENOMEM;
+	free(qp->private_data);
+	qp->private_data = room;
+	qp->private_room = length;
+	return 0;
+}
+
 static void keep_private_data(struct acc_qp *qp, const void *data, size_t length)
 {
-	if (length > qp->source.adapter->caps.max_private_data)
-		length = qp->source.adapter->caps.max_private_data;
+	if (length > qp->private_room)
+		length = qp->private_room;
 	if (length)
 		memcpy(qp->private_data, data, length);
 	qp->pub.private_data = length ? qp->private_data : NULL;
 	qp->pub.private_len = length;
+}
+
+/* Lock held: nothing more comes, and nobody knows yet where it is. */
+static void trim_private(struct acc_qp *qp)
+{
+	uint8_t *less = qp->pub.private_len ? realloc(qp->private_data, qp->pub.private_len) : NULL;
+
+	if (qp->pub.private_len && !less)
+		return;
+	if (!less)
+		free(qp->private_data);
+	qp->private_data = less;
+	qp->private_room = qp->pub.private_len;
+	qp->pub.private_data = less;
+}
+
+void acc_conn_forget_private(struct acc_qp *qp)
+{
+	bool ours = !acc_inherited(
+		qp->source.adapter); /* else nobody is left who could give the lock */
+
+	if (ours)
+		pthread_mutex_lock(&qp->lock);
+	free(qp->private_data);
+	qp->private_data = NULL;
+	qp->private_room = 0;
+	if (ours)
+		pthread_mutex_unlock(&qp->lock);
 }
 
 static void keep_info(struct acc_qp *qp, const struct prov_conn_info *conn)
@@ -114,6 +160,7 @@ static bool step_locked(struct acc_qp *qp, const struct flue_event *ev,
 {
 	enum news news = news_of(ev->type);
 	const struct step *step;
+	enum acc_phase before;
 	bool tell;
 
 	if (ev->type == FLUE_EVENT_LAST_RECEIVE) {
@@ -128,9 +175,12 @@ static bool step_locked(struct acc_qp *qp, const struct flue_event *ev,
 	step = &steps[qp->phase][news];
 	tell = step->tell;
 	PROBE(conn_state, &qp->pub, (uint32_t)qp->phase, (uint32_t)step->next, ev->type);
+	before = qp->phase;
 	qp->phase = step->next;
 	if (tell)
 		keep_info(qp, conn);
+	if (tell && before == ACC_SETUP)
+		trim_private(qp);
 	if (step->ended) {
 		qp->ends++;
 		qp->end = *ev;
@@ -274,25 +324,28 @@ int acc_conn_begin(struct acc_qp *qp, const struct flue_conn_attr *attr, const v
 		   size_t private_len)
 {
 	bool async = attr->flags & FLUE_CONN_ASYNC;
+	size_t most = qp->source.adapter->caps.max_private_data;
 	int rc = acc_usable(to_adapter(qp->pub.pd->adapter));
 
 	if (!rc && !async && acc_in_callback(NULL))
 		rc = -EDEADLK;
 	if (!rc)
-		rc = acc_source_reserve(&qp->source, ACC_EVENTS_PER_CONN + 1);
+		rc = acc_source_reserve(&qp->source, acc_qp_events(qp->pub.srq));
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&qp->lock);
 	settle(qp);
-	if (qp->phase == ACC_NONE) {
+	rc = qp->phase == ACC_NONE ? 0 : -EISCONN;
+	/* Who calls does not know yet what the peer will say. */
+	if (!rc)
+		rc = reserve_private(qp, private_data ? private_len : most);
+	if (!rc) {
 		qp->phase = ACC_SETUP;
 		qp->defer = attr->flags & FLUE_CONN_DEFER;
 		qp->async = async;
 		qp->waited = !async;
 		qp->last_due = qp->pub.srq;
 		keep_private_data(qp, private_data, private_len);
-	} else {
-		rc = -EISCONN;
 	}
 	pthread_mutex_unlock(&qp->lock);
 	return rc;

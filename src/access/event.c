@@ -41,6 +41,17 @@ static void dequeue(struct acc_events *events, struct acc_slot *slot)
 		flag_show(&events->flag, false);
 }
 
+_Static_assert(FLUE_EVENT_NTYPES <= UINT8_MAX, "acc_slot.type");
+
+static struct flue_event event_of(const struct acc_slot *slot)
+{
+	return (struct flue_event) { .type = slot->type,
+				     .reason = slot->reason,
+				     .detail = slot->detail,
+				     .port = slot->port,
+				     .u.object = slot->source->object };
+}
+
 int acc_events_take(struct acc_adapter *a, struct flue_event *ev, int timeout_ms, int cancel_was)
 {
 	struct acc_events *events = &a->events;
@@ -58,7 +69,7 @@ int acc_events_take(struct acc_adapter *a, struct flue_event *ev, int timeout_ms
 	}
 	if (!rc) {
 		slot = TAILQ_FIRST(&events->queue);
-		*ev = slot->ev;
+		*ev = event_of(slot);
 		if (--slot->count) {
 			/* Others' events must not wait behind a busy listener. */
 			TAILQ_REMOVE(&events->queue, slot, link);
@@ -189,7 +200,10 @@ void acc_event_raise(struct acc_source *source, const struct flue_event *ev)
 	slot = source->mute ? NULL : TAILQ_FIRST(&source->idle);
 	if (slot) {
 		TAILQ_REMOVE(&source->idle, slot, link);
-		slot->ev = named;
+		slot->type = (uint8_t)ev->type;
+		slot->reason = ev->reason;
+		slot->detail = ev->detail;
+		slot->port = (uint16_t)ev->port;
 		slot->count = 1;
 		enqueue(events, slot);
 	} else if (source->counted && !source->mute) {

@@ -36,6 +36,7 @@ static bool acc_qp_destroy(struct flue_qp *pub)
 		return acc_ok(rc);
 	if (rc)
 		acc_source_mute(&qp->source);
+	acc_conn_forget_private(qp);
 	if (!acc_inherited(a)) {
 		acc_cq_pass(to_cq(pub->send_cq));
 		acc_cq_pass(to_cq(pub->recv_cq));
@@ -167,7 +168,8 @@ static int check_qp(const struct flue_pd *pd, const struct flue_qp_attr *attr)
 static struct acc_qp *new_qp(struct flue_pd *pd, const struct flue_qp_attr *attr)
 {
 	struct acc_adapter *a = to_adapter(pd->adapter);
-	struct acc_qp *qp = calloc(1, sizeof(*qp) + a->caps.max_private_data);
+	uint32_t events = attr->on_event ? 0 : acc_qp_events(attr->srq);
+	struct acc_qp *qp = calloc(1, sizeof(*qp) + events * sizeof(struct acc_slot));
 
 	if (!qp)
 		return NULL;
@@ -187,7 +189,7 @@ static struct acc_qp *new_qp(struct flue_pd *pd, const struct flue_qp_attr *attr
 	qp->lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	qp->changed = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
 	acc_source_init(&qp->source, a, &qp->pub, attr->on_event, attr->event_arg);
-	for (size_t i = 0; i < sizeof(qp->slots) / sizeof(qp->slots[0]); i++)
+	for (uint32_t i = 0; i < events; i++)
 		acc_source_add(&qp->source, &qp->slots[i]);
 	return qp;
 }

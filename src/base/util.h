@@ -9,6 +9,11 @@
 #define ARRAY_SIZE(a)                   (sizeof(a) / sizeof((a)[0]))
 #define container_of(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
+static inline size_t max_size(size_t a, size_t b)
+{
+	return a > b ? a : b;
+}
+
 static inline size_t min_size(size_t a, size_t b)
 {
 	return a < b ? a : b;

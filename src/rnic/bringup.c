@@ -132,12 +132,14 @@ void bringup_outcome(struct qp *q, uint32_t type, int err, bool reached)
 	if (type == FLUE_EVENT_CONNECTED) {
 		b->met = true;
 		b->gone = false;
+		free(q->news);
+		q->news = NULL;
 		return;
 	}
 	if (!is_waiting(q))
 		return;
-	if (err == ECONNREFUSED && q->info.private_len)
-		answer = q->private_data[0];
+	if (err == ECONNREFUSED && q->news->info.private_len)
+		answer = q->news->private_data[0];
 	if (err == ECONNREFUSED && answer == BRINGUP_NOBODY) {
 		b->gone = true; /* and nobody else will have that number soon */
 	} else {
@@ -383,7 +385,7 @@ int bringup_read_rings(struct qp *q, const struct mpa_terms *t, bool initiator)
 
 	b->first = initiator ? 0 : 1;
 	b->peer_ird = t->peer_ird;
-	return qp_resize_rings(q, b->ird, min_u32(b->ord, b->peer_ird));
+	return qp_limit_reads(q, b->ird, min_u32(b->ord, b->peer_ird));
 }
 
 int bringup_reads(struct qp *q, uint32_t ird, uint32_t ord)
@@ -392,7 +394,7 @@ int bringup_reads(struct qp *q, uint32_t ird, uint32_t ord)
 	int rc = 0;
 
 	if (link_is_open(q->link))
-		rc = qp_resize_rings(q, ird, min_u32(ord, b->peer_ird));
+		rc = qp_limit_reads(q, ird, min_u32(ord, b->peer_ird));
 	if (!rc) {
 		b->ird = ird;
 		b->ord = ord;

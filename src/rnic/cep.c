@@ -103,38 +103,34 @@ static void keep_addresses(struct cep *c)
 
 static void fill_info(struct cep *c)
 {
-	struct qp *q = c->qp;
+	struct qp_news *news = c->qp->news;
 	const struct mpa_frame *peer = c->initiator ? &c->rep : &c->req;
 
 	if (c->io.fd >= 0)
 		keep_addresses(c);
-	memset(&q->info, 0, sizeof(q->info));
-	if (c->io.fd >= 0 || link_is_open(q->link)) {
-		q->info.local = c->local;
-		q->info.peer = c->remote;
+	memset(&news->info, 0, sizeof(news->info));
+	if (c->io.fd >= 0 || link_is_open(c->qp->link)) {
+		news->info.local = c->local;
+		news->info.peer = c->remote;
 	}
-	q->info.ird = c->terms.ird;
-	q->info.ord = c->terms.ord;
-	q->info.private_len = peer->data_len;
+	news->info.ird = c->terms.ird;
+	news->info.ord = c->terms.ord;
+	news->info.private_len = peer->data_len;
 	if (peer->data_len)
-		memcpy(q->private_data, peer->data, peer->data_len);
-	q->info.private_data = q->private_data;
+		memcpy(news->private_data, peer->data, peer->data_len);
+	news->info.private_data = news->private_data;
 }
 
 void cep_tell_up(struct cep *c, uint32_t type, int err)
 {
 	struct qp *q = c->qp;
 
-	if (!q || q->doomed)
+	if (!q || q->doomed || qp_expect_news(q))
 		return;
 	fill_info(c);
 	if (q->bringup)
 		return; /* see finish() */
-	if (type == FLUE_EVENT_ACCEPTED) {
-		engine_tell(q->engine, &q->note_accepted);
-		return;
-	}
-	q->ev_up = (struct flue_event) { .type = type, .detail = (uint32_t)err };
+	q->news->ev = (struct flue_event) { .type = type, .detail = (uint32_t)err };
 	q->connected = type == FLUE_EVENT_CONNECTED;
 	engine_tell(q->engine, &q->note_up);
 }

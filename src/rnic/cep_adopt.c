@@ -85,6 +85,8 @@ static int begin_adopted(struct qp *q, const struct cep_adopt *a, const struct f
 		return -ENOMEM;
 	fd = fd_copy(a->fd);
 	rc = prepare_adopted(c, a, attr);
+	if (rc == 0)
+		rc = qp_expect_news(q);
 	if (rc == 0) {
 		engine_io_take(&c->io, fd < 0 ? a->fd : fd);
 		rc = engine_watch(c->engine, &c->io, EPOLLIN);

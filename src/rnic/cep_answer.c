@@ -47,6 +47,8 @@ int cep_answer(struct cep *c, struct qp *q, const struct flue_conn_attr *a)
 	if (rc == 0)
 		rc = cep_take_private(c, a->private_data, a->private_len,
 				      c->req.flags & MPA_FLAG_ENHANCED);
+	if (rc == 0)
+		rc = qp_expect_news(q);
 	if (rc)
 		return rc;
 	c->qp = q;

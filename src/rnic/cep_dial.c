@@ -71,6 +71,8 @@ int cep_dial(struct qp *q, const struct flue_conn_attr *a)
 	cep_set_policy(c, a);
 	bringup_identify(q, &c->policy.identity);
 	rc = cep_take_private(c, a->private_data, a->private_len, c->policy.rev == 2);
+	if (rc == 0)
+		rc = qp_expect_news(q);
 	if (rc == 0) {
 		memcpy(&c->remote, a->remote, a->remote_len);
 		c->remote_len = a->remote_len;

@@ -80,7 +80,8 @@ static void close_link(struct link *link, enum link_end how)
 	link->open = false;
 	if (how == LINK_ABANDON) {
 		engine_io_close(&l->io);
-		l->tx.has_part = false;
+		free(l->tx.part);
+		l->tx.part = NULL;
 		l->rx.buf = NULL; /* the parent's byte order of things is not ours to untangle */
 		return;
 	}

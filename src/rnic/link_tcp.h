@@ -34,15 +34,14 @@ struct tx_fpdu {
 };
 
 struct tcp_tx {
-	bool busy;     /* in link_tcp_tx_run() */
-	bool blocked;  /* TCP is full; EPOLLOUT is watched */
-	bool has_part; /* see `part` */
+	bool busy;    /* in link_tcp_tx_run() */
+	bool blocked; /* TCP is full; EPOLLOUT is watched */
 	bool fin_sent;
 	bool crc, marked;
-	size_t mulpdu;       /* largest ULPDU we send now */
-	size_t mulpdu_cap;   /* it grows up to here when the peer shows that it takes more */
-	uint64_t pos;        /* octets of full operation, for markers */
-	struct tx_fpdu part; /* an FPDU partly out */
+	size_t mulpdu;        /* largest ULPDU we send now */
+	size_t mulpdu_cap;    /* it grows up to here when the peer shows that it takes more */
+	uint64_t pos;         /* octets of full operation, for markers */
+	struct tx_fpdu *part; /* an FPDU partly out; NULL: none is */
 };
 
 struct tcp_rx {

@@ -11,6 +11,7 @@
  * library's own threads (see umem.h); everything else is gathered straight from memory.
  */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -203,11 +204,11 @@ static enum tx_stop build(struct link_tcp *l, struct tx_cursor *c, uint64_t *pos
 static enum tx_stop resume_part(struct link_tcp *l, struct tx_batch *b, uint32_t *status)
 {
 	struct tx_fpdu *f = &b->fpdu[0];
-	size_t skip = l->tx.part.sent;
+	size_t skip = l->tx.part->sent;
 	enum tx_stop stop = TX_BUILT;
 	uint32_t i = 0;
 
-	*f = l->tx.part;
+	*f = *l->tx.part;
 	*status = FLUE_WC_LOCAL_PROTECTION;
 	if (f->stage) {
 		tx_pieces_add(&b->out, f->stage->data + f->stage_off, f->stage_len, NULL);
@@ -231,10 +232,26 @@ static enum tx_stop resume_part(struct link_tcp *l, struct tx_batch *b, uint32_t
 	return TX_BUILT;
 }
 
+static void drop_part(struct link_tcp *l)
+{
+	free(l->tx.part);
+	l->tx.part = NULL;
+}
+
+/* TCP took only the beginning. Idle connections have no room for that beforehand: it is half a KiB. */
+static void keep_part(struct link_tcp *l, const struct tx_fpdu *f)
+{
+	l->tx.part = malloc(sizeof(*f));
+	if (l->tx.part)
+		*l->tx.part = *f;
+	else
+		qp_link_starved(l->link.qp, ENOMEM);
+}
+
 /* TCP took n octets of the batch. */
 static void account(struct link_tcp *l, struct tx_batch *b, size_t n)
 {
-	l->tx.has_part = false;
+	drop_part(l);
 	for (uint32_t i = 0; i < b->n && l->link.open; i++) {
 		struct tx_fpdu *f = &b->fpdu[i];
 		size_t left = fpdu_size(f) - f->sent;
@@ -242,9 +259,8 @@ static void account(struct link_tcp *l, struct tx_batch *b, size_t n)
 		if (n < left) {
 			if (n || f->sent) {
 				f->sent += n;
-				l->tx.part = *f;
-				l->tx.has_part = true;
 				qp_sched_begun(l->link.qp, &f->at);
+				keep_part(l, f);
 			}
 			return;
 		}
@@ -272,7 +288,7 @@ static ssize_t transmit(struct link_tcp *l, struct tx_batch *b)
 
 static void release(struct link_tcp *l, struct tx_batch *b, struct engine_buf *old)
 {
-	struct engine_buf *kept = l->tx.has_part ? l->tx.part.stage : NULL;
+	struct engine_buf *kept = l->tx.part ? l->tx.part->stage : NULL;
 
 	tx_pieces_put(&b->out, 0);
 	if (b->stage && b->stage != kept)
@@ -294,14 +310,14 @@ static void block(struct link_tcp *l)
 /* Fills a batch: first what is left of a torn FPDU, then as much as may go. */
 static enum tx_stop fill(struct link_tcp *l, struct tx_batch *b, uint32_t *status)
 {
-	struct tx_cursor c = l->tx.has_part ? l->tx.part.after : l->link.qp->tx.cur;
-	uint64_t pos = l->tx.has_part ? l->tx.part.pos_after : l->tx.pos;
+	struct tx_cursor c = l->tx.part ? l->tx.part->after : l->link.qp->tx.cur;
+	uint64_t pos = l->tx.part ? l->tx.part->pos_after : l->tx.pos;
 	enum tx_stop stop = TX_BUILT;
 
 	b->n = b->out.n = b->out.n_ref = 0;
 	b->bytes = b->stage_used = 0;
 	b->stage = NULL;
-	if (l->tx.has_part)
+	if (l->tx.part)
 		stop = resume_part(l, b, status);
 	/* Who must go back sends nothing more before. */
 	while (stop == TX_BUILT && !l->link.qp->tx.full.go_back && b->n < BATCH_FPDUS &&
@@ -316,7 +332,7 @@ static bool handle_empty(struct link_tcp *l, enum tx_stop stop, uint32_t status)
 	switch (stop) {
 	case TX_NO_MEMORY: qp_link_starved(l->link.qp, ENOMEM); return false;
 	case TX_BAD_REQUEST:
-	case TX_BAD_SOURCE: return qp_sched_refuse(l->link.qp, stop, status, l->tx.has_part);
+	case TX_BAD_SOURCE: return qp_sched_refuse(l->link.qp, stop, status, l->tx.part != NULL);
 	default: return false;
 	}
 }
@@ -336,14 +352,14 @@ static ssize_t transmit_first(struct link_tcp *l, struct tx_batch *b)
 /* Sends one batch. false: nothing more can be done now. */
 static bool send_batch(struct link_tcp *l)
 {
-	struct engine_buf *old = l->tx.has_part ? l->tx.part.stage : NULL;
+	struct engine_buf *old = l->tx.part ? l->tx.part->stage : NULL;
 	enum tx_stop stop;
 	uint32_t status = 0;
 	/* Nothing below sends for another queue pair of the engine before this is done with. */
 	struct tx_batch *b = l->engine->scratch;
 	ssize_t n;
 
-	if (!l->tx.has_part)
+	if (!l->tx.part)
 		full_settle(l->link.qp);
 	stop = fill(l, b, &status);
 	if (b->n == 0) {
@@ -360,7 +376,7 @@ static bool send_batch(struct link_tcp *l)
 		return true;
 	if (n == -EFAULT) {
 		stop = b->fpdu[0].at.kind == TX_RESPONSE ? TX_BAD_SOURCE : TX_BAD_REQUEST;
-		return qp_sched_refuse(l->link.qp, stop, FLUE_WC_LOCAL_PROTECTION, l->tx.has_part);
+		return qp_sched_refuse(l->link.qp, stop, FLUE_WC_LOCAL_PROTECTION, l->tx.part);
 	}
 	if (n < 0 && n != -EAGAIN)
 		qp_link_failed(l->link.qp, (int)-n);
@@ -374,12 +390,12 @@ static bool may_send(const struct link_tcp *l)
 {
 	if (!l->link.open || l->tx.blocked)
 		return false;
-	return l->tx.has_part || qp_sched_has_work(l->link.qp);
+	return l->tx.part || qp_sched_has_work(l->link.qp);
 }
 
 static void send_fin(struct link_tcp *l)
 {
-	if (l->tx.fin_sent || l->tx.blocked || l->tx.has_part)
+	if (l->tx.fin_sent || l->tx.blocked || l->tx.part)
 		return;
 	l->tx.fin_sent = true;
 	/* Without a FIN the peer would wait for us, and we for it. ENOTCONN: it was reset. */
@@ -406,8 +422,8 @@ void link_tcp_kick(struct link *link)
 
 void link_tcp_tx_reset(struct link_tcp *l)
 {
-	if (l->tx.has_part && l->tx.part.stage)
-		engine_buf_put(l->engine, l->tx.part.stage);
-	l->tx.has_part = false;
+	if (l->tx.part && l->tx.part->stage)
+		engine_buf_put(l->engine, l->tx.part->stage);
+	drop_part(l);
 	l->tx.blocked = false;
 }

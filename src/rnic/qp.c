@@ -16,37 +16,59 @@
 
 /* ---- telling ---- */
 
+static void tell_down(struct qp *q, const struct flue_event *ev, uint32_t fault)
+{
+	if (fault)
+		log_error(rnic, "queue pair %u: fault %#x (layer, type, code)", qp_number(q),
+			  fault & 0xffff);
+	q->rnic->up->qp_event(q->rnic->up_ctx, q->owner, ev, NULL);
+}
+
 static void run_down(struct engine_note *n)
 {
 	struct qp *q = container_of(n, struct qp, note_down);
+	struct flue_event last = { .type = FLUE_EVENT_LAST_RECEIVE };
+	struct flue_event down = { .type = FLUE_EVENT_DISCONNECTED };
+	bool tell_last, tell_end;
+	uint32_t fault;
 
-	if (q->ev_fault)
-		log_error(rnic, "queue pair %u: fault %#x (layer, type, code)", qp_number(q),
-			  q->ev_fault & 0xffff);
-	q->rnic->up->qp_event(q->rnic->up_ctx, q->owner, &q->ev_down, NULL);
-}
-
-static void run_last(struct engine_note *n)
-{
-	struct qp *q = container_of(n, struct qp, note_last);
-	struct flue_event ev = { .type = FLUE_EVENT_LAST_RECEIVE };
-
-	q->rnic->up->qp_event(q->rnic->up_ctx, q->owner, &ev, NULL);
-}
-
-static void run_accepted(struct engine_note *n)
-{
-	struct qp *q = container_of(n, struct qp, note_accepted);
-	struct flue_event ev = { .type = FLUE_EVENT_ACCEPTED };
-
-	q->rnic->up->qp_event(q->rnic->up_ctx, q->owner, &ev, &q->info);
+	engine_lock(q->engine);
+	tell_last = q->last_owed;
+	tell_end = q->down_owed;
+	down.reason = q->down_reason;
+	down.detail = q->down_detail;
+	fault = q->ev_fault;
+	q->last_owed = q->down_owed = false;
+	engine_unlock(q->engine);
+	if (tell_last)
+		q->rnic->up->qp_event(q->rnic->up_ctx, q->owner, &last, NULL);
+	if (tell_end)
+		tell_down(q, &down, fault);
 }
 
 static void run_up(struct engine_note *n)
 {
 	struct qp *q = container_of(n, struct qp, note_up);
+	struct qp_news *news;
+	bool over;
 
-	q->rnic->up->qp_event(q->rnic->up_ctx, q->owner, &q->ev_up, &q->info);
+	/* Who hears of it may begin another set-up at once, but for ACCEPTED, behind which more is to come. */
+	engine_lock(q->engine);
+	news = q->news;
+	over = news->ev.type != FLUE_EVENT_ACCEPTED;
+	if (over)
+		q->news = NULL;
+	engine_unlock(q->engine);
+	q->rnic->up->qp_event(q->rnic->up_ctx, q->owner, &news->ev, &news->info);
+	if (over)
+		free(news);
+}
+
+int qp_expect_news(struct qp *q)
+{
+	if (!q->news)
+		q->news = calloc(1, sizeof(*q->news));
+	return q->news ? 0 : -ENOMEM;
 }
 
 static void run_async(struct engine_note *n)
@@ -81,11 +103,10 @@ static int init_queues(struct qp *q, const struct qp_attr *a)
 	if (rc)
 		return rc;
 	if (a->srq) {
-		q->srq_wqe = calloc(1, sizeof(struct wqe) +
-					       a->srq->wq.max_sge * sizeof(struct flue_sge));
+		q->srq_wqe = calloc(1, a->srq->wq.stride);
 		rc = q->srq_wqe ? 0 : -ENOMEM;
 	} else {
-		rc = wq_init(&q->rq, a->rq_depth, a->rq_sge, 0);
+		rc = wq_init_recv(&q->rq, a->rq_depth, a->rq_sge);
 	}
 	if (rc)
 		wq_fini(&q->sq);
@@ -118,10 +139,8 @@ static void init(struct qp *q, const struct qp_attr *a)
 	q->timer.fire = qp_fire_timer;
 	q->watch.fire = full_fire_watch;
 	q->retries = FULL_RETRIES_MAX;
-	q->note_accepted.run = run_accepted;
 	q->note_up.run = run_up;
 	q->note_down.run = run_down;
-	q->note_last.run = run_last;
 	q->note_async.run = run_async;
 }
 
@@ -179,10 +198,8 @@ void qp_destroy(struct qp *q)
 	engine_unkick(q->engine, &q->kick);
 	engine_not_later(q->engine, &q->ack_later);
 	engine_unlock(q->engine);
-	engine_untell(q->engine, &q->note_accepted);
 	engine_untell(q->engine, &q->note_up);
 	engine_untell(q->engine, &q->note_down);
-	engine_untell(q->engine, &q->note_last);
 	engine_untell(q->engine, &q->note_async);
 	cq_purge(q->send_cq, q->owner);
 	cq_purge(q->recv_cq, q->owner);
@@ -193,6 +210,7 @@ void qp_destroy(struct qp *q)
 	pthread_mutex_unlock(&q->rnic->lists);
 	free_queues(q);
 	free(q->bringup);
+	free(q->news);
 	free(q->irq);
 	free(q->orq);
 	if (q->link)

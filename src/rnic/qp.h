@@ -31,6 +31,7 @@
 
 struct bringup;
 struct cep;
+struct qp_news;
 struct ud;
 struct link;
 
@@ -190,10 +191,16 @@ struct qp {
 	bool lost;      /* a completion did not fit into its CQ */
 
 	/* Notes: what is told, with the facts as they were. */
-	struct engine_note note_accepted, note_up, note_down, note_last, note_async;
-	_Atomic uint32_t async; /* events for note_async, a bit for each type */
-	struct flue_event ev_up, ev_down;
-	uint32_t ev_fault; /* with ev_down: the fault that we found; 0: none */
+	struct engine_note note_up, note_down, note_async;
+	_Atomic uint32_t async;    /* events for note_async, a bit for each type */
+	struct qp_news *news;      /* of note_up: what became of a set-up, until it was told */
+	bool last_owed, down_owed; /* of note_down: LAST_RECEIVE, and DISCONNECTED with: */
+	uint32_t down_reason, down_detail, ev_fault; /* ... 0: we found no fault */
+};
+
+/* What became of a set-up. */
+struct qp_news {
+	struct flue_event ev;
 	struct rnic_conn_info info;
 	uint8_t private_data[MPA_PD_MAX];
 };
@@ -243,6 +250,8 @@ struct qp_start {
 	uint32_t deny; /* rights that the peer has not, whatever its key says */
 };
 
+/* Room to tell what becomes of a set-up that begins now. -ENOMEM. */
+int qp_expect_news(struct qp *q);
 /* The start-up is done: q owns the link and enters RTS. -ENOMEM: nothing taken. */
 int qp_establish(struct qp *q, const struct qp_start *start, struct link *link);
 /* Step the machine and perform the actions; inside a step: as soon as that is done. reason/detail

@@ -121,7 +121,7 @@ static int check_reads(struct qp *q, const struct flue_qp_values *v)
 
 static int change_reads(struct qp *q, const struct flue_qp_values *v)
 {
-	return q->bringup ? bringup_reads(q, v->ird, v->ord) : qp_resize_rings(q, v->ird, v->ord);
+	return q->bringup ? bringup_reads(q, v->ird, v->ord) : qp_limit_reads(q, v->ird, v->ord);
 }
 
 static bool is_out_of_range(const struct flue_qp_values *v, uint32_t mask)

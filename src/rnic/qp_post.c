@@ -97,7 +97,7 @@ static void copy_arguments(struct wqe *w, const struct flue_send_wr *wr)
 {
 	switch (wr->op) {
 	case FLUE_WR_FAST_REG:
-	case FLUE_WR_BIND: w->reg = wr->reg; break;
+	case FLUE_WR_BIND: *wqe_reg(w) = wr->reg; break;
 	case FLUE_WR_CMP_SWAP:
 	case FLUE_WR_FETCH_ADD: w->atomic = wr->atomic; break;
 	case FLUE_WR_SEND_IMM:

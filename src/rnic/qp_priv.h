@@ -38,8 +38,13 @@ void qp_fire_timer(struct engine_timer *t);
 void qp_set_state(struct qp *q, uint8_t state);
 /* Closes the link, if it is open. */
 void qp_drop_link(struct qp *q, enum link_end how);
-/* New rings; what is outstanding moves to its place in them. -ENOMEM. */
-int qp_resize_rings(struct qp *q, uint32_t ird, uint32_t ord);
+
+/* qp_rings.c: most connections never have more than a few Reads outstanding, so the rings grow as they need. */
+/* How many there may be. There is room for one each, so who waits for room waits for an answer. -ENOMEM. */
+int qp_limit_reads(struct qp *q, uint32_t ird, uint32_t ord);
+/* Is there room at irq_tail, or at `tail`, behind what is outstanding? The limit was looked at. */
+bool qp_irq_room(struct qp *q);
+bool qp_orq_room(struct qp *q, uint32_t tail);
 
 /* Does it complete with the peer's answer? */
 static inline bool qp_wqe_is_answered(const struct wqe *w)

@@ -56,6 +56,8 @@ static enum tx_stop request_may_start(struct qp *q, const struct tx_cursor *c, u
 			return TX_BAD_REQUEST;
 		if (c->orq_tail - q->orq_head >= q->ord)
 			return TX_NOTHING;
+		if (!qp_orq_room(q, c->orq_tail)) /* there will be, when one is answered */
+			return TX_NOTHING;
 	}
 	return TX_BUILT;
 }
@@ -551,9 +553,9 @@ bool qp_sched_run_local(struct qp *q)
 	if (w->op == FLUE_WR_LOCAL_INV)
 		bad = mem_invalidate(t, w->rkey, q->pd, q->qpn, false) != MEM_OK;
 	else if (w->op == FLUE_WR_FAST_REG)
-		bad = mem_fast_register(t, w->rkey, q->pd, &w->reg) != 0;
+		bad = mem_fast_register(t, w->rkey, q->pd, wqe_reg(w)) != 0;
 	else
-		bad = mem_bind(t, w->rkey, q->pd, q->qpn, &w->reg) != 0;
+		bad = mem_bind(t, w->rkey, q->pd, q->qpn, wqe_reg(w)) != 0;
 	c->next_wqe++;
 	if (bad)
 		qp_fail_request(q, n, FLUE_WC_BIND);

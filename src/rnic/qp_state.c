@@ -87,17 +87,23 @@ bool qp_is_idle(const struct qp *q)
 	       q->irq_head == q->irq_tail && c->kind == TX_NONE && !c->rtr_owed;
 }
 
+static void tell_last(struct qp *q)
+{
+	q->last_owed = true;
+	engine_tell(q->engine, &q->note_down);
+}
+
 static void tell_end(struct qp *q)
 {
 	if (q->doomed)
 		return;
 	if (q->srq && q->state == QPS_ERROR)
-		engine_tell(q->engine, &q->note_last);
+		tell_last(q);
 	if (q->connected) {
 		q->connected = false;
-		q->ev_down = (struct flue_event) { .type = FLUE_EVENT_DISCONNECTED,
-						   .reason = q->reason,
-						   .detail = q->detail };
+		q->down_owed = true;
+		q->down_reason = q->reason;
+		q->down_detail = q->detail;
 		q->ev_fault = q->fault;
 		engine_tell(q->engine, &q->note_down);
 	} else if (q->cep) {
@@ -194,7 +200,7 @@ void qp_apply(struct qp *q, enum qp_fsm_event e, uint32_t reason, uint32_t detai
 	if (actions & QPA_TELL)
 		tell_end(q);
 	else if (q->bringup && q->srq && actions & QPA_FLUSH) /* in error, without a link */
-		engine_tell(q->engine, &q->note_last);
+		tell_last(q);
 }
 
 void qp_fault(struct qp *q, uint32_t fault, const uint8_t *ulpdu, size_t have, size_t ulpdu_len,
@@ -275,49 +281,13 @@ void qp_link_ended(struct qp *q, bool whole)
 
 /* ---- entering RTS ---- */
 
-static uint32_t ring_mask(uint32_t entries)
-{
-	uint32_t n = 1;
-
-	while (n < entries)
-		n *= 2;
-	return n - 1;
-}
-
-/* New rings; what is outstanding moves to its place in them. */
-int qp_resize_rings(struct qp *q, uint32_t ird, uint32_t ord)
-{
-	uint32_t irq_mask = ring_mask(ird), orq_mask = ring_mask(ord);
-	struct irq_entry *irq = calloc(irq_mask + 1, sizeof(*irq));
-	struct orq_entry *orq = calloc(orq_mask + 1, sizeof(*orq));
-
-	if (!irq || !orq) {
-		free(irq);
-		free(orq);
-		return -ENOMEM;
-	}
-	for (uint32_t i = q->irq_head; i != q->irq_tail; i++)
-		irq[i & irq_mask] = *qp_irq(q, i);
-	for (uint32_t i = q->orq_head; i != qp_reads_out(q); i++)
-		orq[i & orq_mask] = *qp_orq(q, i);
-	free(q->irq);
-	free(q->orq);
-	q->irq = irq;
-	q->orq = orq;
-	q->irq_mask = irq_mask;
-	q->orq_mask = orq_mask;
-	q->ird = ird;
-	q->ord = ord;
-	return 0;
-}
-
 static int make_rings(struct qp *q, const struct mpa_terms *t, bool initiator)
 {
 	q->tx.cur.kind = TX_NONE;
 	q->irq_head = q->irq_tail = q->orq_head = q->tx.cur.orq_tail = 0;
 	if (q->bringup)
 		return bringup_read_rings(q, t, initiator);
-	return qp_resize_rings(q, t->ird, t->ord);
+	return qp_limit_reads(q, t->ird, t->ord);
 }
 
 /* Where both directions begin. */

@@ -391,7 +391,7 @@ static bool is_reading(void)
 	engine_lock(q->engine);
 	reading = q->irq_head != q->irq_tail;
 	/* None of its answer is out, which alone would be work outstanding. */
-	assert_false(tcp()->tx.has_part);
+	assert_null(tcp()->tx.part);
 	engine_unlock(q->engine);
 	return reading;
 }

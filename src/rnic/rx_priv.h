@@ -17,7 +17,8 @@ bool rx_hold(struct qp *q, uint32_t key, uint32_t access, uint64_t to, size_t le
 /* The oldest receive becomes q->rx.wqe. false: there is none. */
 bool rx_take_receive(struct qp *q);
 /* The same for octets skip..skip+len of a request's list. */
-bool rx_hold_list(struct qp *q, const struct wqe *w, size_t skip, size_t len, struct rx_target *t);
+bool rx_hold_list(struct qp *q, const struct flue_sge *sg, size_t skip, size_t len,
+		  struct rx_target *t);
 
 /* rx_read.c */
 uint32_t rx_check_read_request(struct qp *q, const struct ddp_segment *s, const uint8_t *payload);

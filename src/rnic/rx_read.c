@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Reads and atomics: requests of the peer that are answered, answers to ours, and which of ours a
  * Terminate blames. */
+#include <errno.h>
+
 #include "base/bytes.h"
 #include "rnic/full.h"
+#include "rnic/qp_priv.h"
 #include "rnic/rx_priv.h"
 #include "rnic/umem.h"
 
@@ -18,6 +21,13 @@ static struct orq_entry *orq_first(struct qp *q)
 	return qp_orq(q, q->orq_head);
 }
 
+/* There is no memory to remember the peer's request. */
+static uint32_t starved(struct qp *q)
+{
+	qp_link_starved(q, ENOMEM);
+	return RX_DROPPED;
+}
+
 uint32_t rx_check_read_request(struct qp *q, const struct ddp_segment *s, const uint8_t *payload)
 {
 	struct rdmap_read_request r;
@@ -29,6 +39,8 @@ uint32_t rx_check_read_request(struct qp *q, const struct ddp_segment *s, const 
 		return FAULT_DDP_MSN;
 	if (q->irq_tail - q->irq_head >= q->ird)
 		return FAULT_RDMAP_STREAM_CATASTROPHIC;
+	if (!qp_irq_room(q))
+		return starved(q);
 	rdmap_read_request_decode(&r, payload);
 	if (r.size == 0)
 		return WIRE_OK;
@@ -78,7 +90,7 @@ uint32_t rx_target_read_response(struct qp *q, const struct ddp_segment *s, size
 	struct wqe *w = wq_at(&q->sq, orq_first(q)->wqe);
 
 	(void)s;
-	if (rx_hold_list(q, w, q->rx.read_got + off, len, t))
+	if (rx_hold_list(q, w->sg, q->rx.read_got + off, len, t))
 		return WIRE_OK;
 	w->status = FLUE_WC_LOCAL_PROTECTION;
 	return FAULT_RDMAP_CATASTROPHIC;
@@ -122,6 +134,8 @@ uint32_t rx_check_atomic_request(struct qp *q, const struct ddp_segment *s, cons
 		return FAULT_DDP_MSN;
 	if (q->irq_tail - q->irq_head >= q->ird)
 		return FAULT_RDMAP_STREAM_CATASTROPHIC;
+	if (!qp_irq_room(q))
+		return starved(q);
 	return rdmap_atomic_request_decode(&r, payload);
 }
 

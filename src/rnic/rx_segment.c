@@ -41,12 +41,12 @@ void rx_target_put(struct rx_target *t)
 	t->n = 0;
 }
 
-bool rx_hold_list(struct qp *q, const struct wqe *w, size_t skip, size_t len, struct rx_target *t)
+bool rx_hold_list(struct qp *q, const struct flue_sge *sg, size_t skip, size_t len,
+		  struct rx_target *t)
 {
 	enum mem_verdict v;
 
-	for (uint32_t i = 0; len; i++) {
-		const struct flue_sge *sg = &w->sg[i];
+	for (; len; sg++) {
 		size_t n;
 
 		if (skip >= sg->length) {
@@ -167,7 +167,7 @@ static uint32_t target_send(struct qp *q, const struct ddp_segment *s, size_t of
 	const struct wqe *w = q->rx.wqe;
 
 	(void)s;
-	if (rx_hold_list(q, w, q->rx.filled + off, len, t))
+	if (rx_hold_list(q, wqe_places(w), q->rx.filled + off, len, t))
 		return WIRE_OK;
 	qp_fail_recv(q, w, FLUE_WC_LOCAL_PROTECTION);
 	return FAULT_DDP_CATASTROPHIC;

@@ -23,7 +23,7 @@ int srq_create(struct rnic_pd *pd, uint32_t depth, uint32_t max_sge, void *owner
 
 	if (!s)
 		return -ENOMEM;
-	rc = wq_init(&s->wq, depth, max_sge, 0);
+	rc = wq_init_recv(&s->wq, depth, max_sge);
 	if (rc) {
 		free(s);
 		return rc;
@@ -104,7 +104,7 @@ bool srq_take(struct srq *s, struct wqe *w)
 	got = wq_fill(&s->wq) != 0;
 	if (got) {
 		from = wq_at(&s->wq, atomic_load(&s->wq.head));
-		memcpy(w, from, sizeof(*from) + from->n_sg * sizeof(from->sg[0]));
+		memcpy(w, from, WQE_RECV_LEN + from->n_sg * sizeof(struct flue_sge));
 		wq_retire(&s->wq);
 		low = below_limit(s);
 	}

@@ -97,7 +97,7 @@ static void srq_gives_receives_in_posting_order(void **state)
 			assert_int_equal(w->id, 10 * round + i);
 			assert_int_equal(w->n_sg, 1);
 			assert_int_equal(w->total, 16);
-			assert_int_equal(w->sg[0].lkey, 3);
+			assert_int_equal(wqe_places(w)[0].lkey, 3);
 		}
 		assert_false(srq_take(s, w));
 	}

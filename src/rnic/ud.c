@@ -52,7 +52,7 @@ static int put(struct qp *q, const struct wqe *w, size_t skip, const uint8_t *fr
 
 	if (!len)
 		return 0;
-	if (!rx_hold_list(q, w, skip, len, &t))
+	if (!rx_hold_list(q, wqe_places(w), skip, len, &t))
 		return -EACCES;
 	for (uint32_t i = 0; i < t.n && !rc; i++) {
 		rc = umem_write(t.iov[i].iov_base, from, t.iov[i].iov_len);

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/util.h"
+
 static uint32_t slots_for(uint32_t depth)
 {
 	uint32_t n = 1;
@@ -14,23 +16,36 @@ static uint32_t slots_for(uint32_t depth)
 	return n;
 }
 
-int wq_init(struct wq *q, uint32_t depth, uint32_t max_sge, uint32_t max_inline)
+static int init(struct wq *q, uint32_t depth, size_t slot)
 {
-	size_t room = max_sge * sizeof(struct flue_sge);
-
 	memset(q, 0, sizeof(*q));
-	if (room < max_inline)
-		room = max_inline;
-	q->stride = (sizeof(struct wqe) + room + 15) & ~(size_t)15;
+	q->stride = (uint32_t)((slot + 7) & ~(size_t)7);
 	q->depth = depth;
 	q->mask = slots_for(depth) - 1;
-	q->max_sge = max_sge;
-	q->max_inline = max_inline;
 	q->mem = calloc(q->mask + 1, q->stride);
 	if (!q->mem)
 		return -ENOMEM;
 	lock_init(&q->lock);
 	return 0;
+}
+
+int wq_init(struct wq *q, uint32_t depth, uint32_t max_sge, uint32_t max_inline)
+{
+	size_t slot = sizeof(struct wqe) + max_size(max_sge * sizeof(struct flue_sge), max_inline);
+	size_t least = offsetof(struct wqe, remote_addr) + sizeof(struct flue_reg);
+	int rc = init(q, depth, max_size(slot, least));
+
+	q->max_sge = max_sge;
+	q->max_inline = max_inline;
+	return rc;
+}
+
+int wq_init_recv(struct wq *q, uint32_t depth, uint32_t max_sge)
+{
+	int rc = init(q, depth, WQE_RECV_LEN + max_sge * sizeof(struct flue_sge));
+
+	q->max_sge = max_sge;
+	return rc;
 }
 
 void wq_fini(struct wq *q)
@@ -58,7 +73,7 @@ int wq_post_recv(struct wq *q, const struct flue_recv_wr *wr)
 		w->n_sg = wr->n_sg;
 		w->total = total;
 		if (wr->n_sg)
-			memcpy(w->sg, wr->sg, wr->n_sg * sizeof(*wr->sg));
+			memcpy(wqe_places(w), wr->sg, wr->n_sg * sizeof(*wr->sg));
 		wq_advance(q);
 	} else {
 		rc = -ENOMEM;

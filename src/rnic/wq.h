@@ -18,11 +18,14 @@
 #include <flue/types.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #include "base/lock.h"
 
 enum wqe_state { WQE_POSTED = 0, WQE_WAITING, WQE_DONE };
 
+/* Slots of idle connections are most of what those cost: a receive has only the first part of this. */
 struct wqe {
 	uint64_t id;
 	uint8_t op; /* enum flue_wr_op; receives do not use it */
@@ -32,21 +35,36 @@ struct wqe {
 	uint32_t n_sg;
 	uint32_t total; /* bytes of the message, sum of the SGEs */
 	uint32_t rkey;
-	uint64_t remote_addr;
+	/* Not of a receive: its SGEs stand here, see wqe_places(). */
 	uint32_t imm;
 	uint32_t number; /* full service: of its last message, once that is out */
+	/* A request that changes what keys mean has its arguments from here on, see wqe_reg(). */
+	uint64_t remote_addr;
 	union {
-		struct flue_reg reg;
 		struct flue_atomic atomic;
 		struct flue_datagram to;
 	};
 	struct flue_sge sg[]; /* or inline data */
 };
 
+#define WQE_RECV_LEN offsetof(struct wqe, imm)
+
+/* The SGEs of a receive. */
+static inline struct flue_sge *wqe_places(const struct wqe *w)
+{
+	return (struct flue_sge *)((uintptr_t)w + WQE_RECV_LEN);
+}
+
+/* Of FAST_REG and BIND. Every slot has room for it. */
+static inline struct flue_reg *wqe_reg(const struct wqe *w)
+{
+	return (struct flue_reg *)((uintptr_t)w + offsetof(struct wqe, remote_addr));
+}
+
 struct wq {
 	struct lock lock;
 	char *mem;
-	size_t stride;
+	uint32_t stride;
 	uint32_t depth; /* as asked for */
 	uint32_t mask;  /* slots - 1; slots is a power of two */
 	uint32_t max_sge, max_inline;
@@ -56,6 +74,8 @@ struct wq {
 
 /* -ENOMEM. depth 0 is a queue that is always full. */
 int wq_init(struct wq *q, uint32_t depth, uint32_t max_sge, uint32_t max_inline);
+/* The same, for receives. */
+int wq_init_recv(struct wq *q, uint32_t depth, uint32_t max_sge);
 void wq_fini(struct wq *q);
 
 static inline struct wqe *wq_at(struct wq *q, uint32_t n)

@@ -813,7 +813,7 @@ static void finish(void)
 	qp_abort(qp);
 	drive();
 	CHECK(qp->state == QPS_ERROR && !link_is_open(qp->link) && tcp()->io.fd < 0);
-	CHECK(tcp()->rx.buf == NULL && !tcp()->tx.has_part);
+	CHECK(tcp()->rx.buf == NULL && !tcp()->tx.part);
 	if (!torn)
 		collect();
 	if (peer >= 0)
