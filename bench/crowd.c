@@ -1,16 +1,29 @@
 /* SPDX-License-Identifier: MIT */
 #include "crowd.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define CONNECT_DEPTH 16 /* of each queue of the connections that are only counted */
 
-struct flue_adapter *bench_open_adapter(void)
+struct flue_adapter *bench_open_adapter(const struct bench_args *args)
 {
 	struct flue_open_attr attr = FLUE_ATTR(struct flue_open_attr);
 
+	attr.links = args->link == FLUE_LINK_TCP ? FLUE_LINK_TCP : 0;
 	return flue_open(&attr);
+}
+
+bool bench_check_link(const struct bench_args *args, struct flue_qp *qp)
+{
+	struct flue_qp_values values = FLUE_ATTR(struct flue_qp_values);
+
+	if (!args->link ||
+	    (qp->ops->query(qp, &values, FLUE_QPV_LINK) && values.link == args->link))
+		return true;
+	fprintf(stderr, "flue_bench: %s: the connection goes over another link\n", args->mode);
+	return false;
 }
 
 struct sockaddr_in bench_loopback(uint16_t port)
@@ -21,11 +34,11 @@ struct sockaddr_in bench_loopback(uint16_t port)
 	return address;
 }
 
-bool crowd_open(struct crowd *c, uint64_t room)
+bool crowd_open(struct crowd *c, const struct bench_args *args, uint64_t room)
 {
 	memset(c, 0, sizeof(*c));
 	c->qp = calloc(room, sizeof(struct flue_qp *));
-	c->adapter = bench_open_adapter();
+	c->adapter = bench_open_adapter(args);
 	if (!c->qp || !c->adapter)
 		return false;
 	c->pd = flue_create_pd(c->adapter);

@@ -6,6 +6,8 @@
 #include <flue/flue.h>
 #include <netinet/in.h>
 
+#include "bench.h"
+
 /* A few first, so that what is needed once (threads, tables, code pages) is not counted. */
 #define CROWD_FIRST 16
 
@@ -15,15 +17,16 @@ struct crowd {
 	struct flue_cq *cq;
 	struct flue_qp **qp;
 	uint64_t n;
-	bool full; /* full service: through memory on one host */
 };
 
-bool crowd_open(struct crowd *c, uint64_t room);
+bool crowd_open(struct crowd *c, const struct bench_args *args, uint64_t room);
 /* Another queue pair, or NULL. */
 struct flue_qp *crowd_add(struct crowd *c);
 void crowd_close(struct crowd *c);
 
-struct flue_adapter *bench_open_adapter(void);
+struct flue_adapter *bench_open_adapter(const struct bench_args *args);
+/* The link of a connection is the one that was asked for; else false after a message. */
+bool bench_check_link(const struct bench_args *args, struct flue_qp *qp);
 struct sockaddr_in bench_loopback(uint16_t port);
 
 #endif

@@ -43,6 +43,7 @@ class Group:
     """Contenders that are measured in turns. contenders: {name: (label, measure)}."""
 
     rounds = 9
+    pace = 1  # of the length of a measurement
 
     def __init__(self, name, contenders, pins=("pinned", "unpinned"), needs=None):
         self.name = name
@@ -64,7 +65,11 @@ class Group:
             for turn in range(rounds):
                 for name in names[turn % len(names):] + names[:turn % len(names)]:
                     say("%s, %s, round %d of %d: %s" % (self.name, pin, turn + 1, rounds, name), True)
-                    self.measure(pin, name, cpus if pin == "pinned" else None, seconds, say)
+                    self.measure(pin, name, cpus if pin == "pinned" else None, seconds * self.pace, say)
+
+    def leave_out(self, names):
+        for name in names:
+            self.contenders.pop(name, None)
 
     def measure(self, pin, name, cpus, seconds, say):
         try:
@@ -105,28 +110,49 @@ def rounded(value):
     return round(value, max(0, 4 - int(math.floor(math.log10(abs(value)))) - 1))
 
 
+def meets(goal, value):
+    """Whether a goal as ">= 0.95" or "<= 4096 bytes" holds."""
+    sign, bound = goal.split()[:2]
+    return value >= float(bound) if sign == ">=" else value <= float(bound)
+
+
+def limit(what, group, pin, name, figure, unit, goal):
+    """A row whose goal is for our own figure; None if it was not tried."""
+    row = compare(what, group, pin, name, None, figure, unit)
+    if row:
+        row.update(id="%s/%s" % (row["id"], figure), goal=goal,
+                   holds=row["ours"] is not None and meets(goal, row["ours"]))
+    return row
+
+
 def compare(what, group, pin, name, rival, figure, unit, goal=None):
-    """A row of the results, or None if there is nothing to tell. goal: ">= 0.95" or "<= 1.15"."""
+    """A row of the results, or None if there is nothing to tell. goal: ">= 0.95" or "<= 1.15". One of ours that was tried
+    and has no figure is a row that says so."""
     mine = group.values(pin, name, figure)
-    if not any(v is not None for v in mine):
-        return None
-    row = {"id": "%s/%s%s/%s" % (group.name, name, "-vs-" + rival if rival else "", pin),
-           "what": "%s, %s" % (what, pin), "ours": rounded(median_of(mine)), "rival": None,
-           "rival_name": None, "unit": unit, "ratio": None, "goal": goal, "holds": None,
-           "ours_interval": interval(mine, median_of), "rounds": len(mine)}
     theirs = group.values(pin, rival, figure) if rival else []
+    row = {"id": "%s/%s%s/%s" % (group.name, name, "-vs-" + rival if rival else "", pin),
+           "what": "%s, %s" % (what, pin), "ours": None, "rival": None,
+           "ours_name": group.contenders[name][0] if name in group.contenders else None,
+           "rival_name": group.contenders[rival][0] if rival in group.contenders else None,
+           "unit": unit, "ratio": None, "goal": goal, "holds": None, "rounds": len(mine)}
+    if not any(v is not None for v in mine):
+        if not mine:
+            return None
+        # A rival that is not there proves nothing.
+        lost = goal and any(v is not None for v in theirs)
+        row.update(what=row["what"] + ": NOT MEASURED", holds=False if lost else None)
+        return row
+    row.update(ours=rounded(median_of(mine)), ours_interval=interval(mine, median_of))
     if any(v is not None for v in theirs):
         pairs = list(zip(mine, theirs))
         ratio = lambda some: median_of([a for a, _ in some]) / median_of([b for _, b in some])
-        row.update(rival=rounded(median_of(theirs)), rival_name=group.contenders[rival][0],
-                   ratio=rounded(ratio(pairs)), rival_interval=interval(theirs, median_of),
+        row.update(rival=rounded(median_of(theirs)), ratio=rounded(ratio(pairs)),
+                   rival_interval=interval(theirs, median_of),
                    ratio_interval=interval(pairs, ratio))
         if goal:
-            sign, limit = goal.split()
-            good = (lambda r: r >= float(limit)) if sign == ">=" else (lambda r: r <= float(limit))
-            row["holds"] = good(row["ratio"])
+            row["holds"] = meets(goal, row["ratio"])
             # Sure: the whole interval is on the same side of the goal.
-            row["sure"] = all(good(r) == row["holds"] for r in row["ratio_interval"])
+            row["sure"] = all(meets(goal, r) == row["holds"] for r in row["ratio_interval"])
     for key in "ours_interval", "rival_interval", "ratio_interval":
         if row.get(key):
             row[key] = [rounded(v) for v in row[key]]

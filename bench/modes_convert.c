@@ -86,7 +86,7 @@ static int convert_serve(const struct bench_args *args, int port_fd)
 	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	struct crowd crowd;
 
-	if (!crowd_open(&crowd, args->count + CROWD_FIRST))
+	if (!crowd_open(&crowd, args, args->count + CROWD_FIRST))
 		return bench_fail("flue-convert server");
 	if (listener < 0 || bind(listener, (struct sockaddr *)&local, len) ||
 	    listen(listener, 128) || getsockname(listener, (struct sockaddr *)&local, &len))
@@ -103,7 +103,7 @@ static int convert_run(const struct bench_args *args, uint16_t port, struct benc
 	struct crowd crowd;
 	uint64_t start, end;
 
-	if (!crowd_open(&crowd, args->count + CROWD_FIRST) ||
+	if (!crowd_open(&crowd, args, args->count + CROWD_FIRST) ||
 	    !dial_some(args, &crowd, port, CROWD_FIRST))
 		return bench_fail("flue-convert");
 	start = util_now_ns();

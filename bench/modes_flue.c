@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "crowd.h"
@@ -26,7 +27,7 @@ static int session_serve(const struct bench_args *args, int port_fd)
 	};
 	struct sockaddr_in local = bench_loopback(0);
 
-	attr.adapter = bench_open_adapter();
+	attr.adapter = bench_open_adapter(args);
 	if (!attr.adapter)
 		return bench_fail("flue_open");
 	attr.local = (const struct sockaddr *)&local;
@@ -48,12 +49,13 @@ static int session_measure(const struct bench_args *args, uint16_t port, struct 
 	struct session s;
 	bool good;
 
-	attr.adapter = bench_open_adapter();
+	attr.adapter = bench_open_adapter(args);
 	if (!attr.adapter)
 		return bench_fail("flue_open");
 	attr.wait = args->wait;
 	attr.no_crc = args->no_crc;
 	attr.full = args->full;
+	attr.link = args->link;
 	attr.slots = test->window;
 	attr.slot_size = args->size;
 	attr.send_size = test->op == PROTO_SEND ? args->size : 0;
@@ -77,10 +79,13 @@ static int bandwidth_run(const struct bench_args *args, uint16_t port, struct be
 
 	test.window = args->window ? (uint32_t)args->window : session_default_window(args->size);
 	test.slots = 1; /* one buffer on each side, as the raw stream has */
+	test.list = (uint32_t)args->list;
 	if (session_measure(args, port, &test, &got))
 		return 1;
 	result->messages = got.messages;
+	result->calls = got.calls;
 	result->mib_per_s = (double)got.bytes / (1 << 20) / ((double)got.elapsed_ns / 1e9);
+	result->per_second = (double)got.messages / ((double)got.elapsed_ns / 1e9);
 	return 0;
 }
 
@@ -109,25 +114,13 @@ static int pingpong_run(const struct bench_args *args, uint16_t port, struct ben
 	test.window = 1;
 	if (session_measure(args, port, &test, &got))
 		return 1;
-	result->messages = hist.count;
-	result->p50_us = (double)hist_percentile(&hist, 50) / 1e3;
-	result->p99_us = (double)hist_percentile(&hist, 99) / 1e3;
-	result->mean_us = hist_mean(&hist) / 1e3;
-	result->min_us = (double)hist.min / 1e3;
+	bench_take_hist(result, &hist);
 	return 0;
-}
-
-static struct flue_conn_attr conn_attr(const struct crowd *c)
-{
-	struct flue_conn_attr conn = FLUE_ATTR(struct flue_conn_attr);
-
-	conn.flags = c->full ? FLUE_CONN_FULL : 0;
-	return conn;
 }
 
 static bool crowd_accept(struct crowd *c, struct flue_listener *listener, uint64_t n)
 {
-	struct flue_conn_attr conn = conn_attr(c);
+	struct flue_conn_attr conn = FLUE_ATTR(struct flue_conn_attr);
 
 	for (uint64_t i = 0; i < n; i++) {
 		struct flue_conn_request *request = listener->ops->get_request(listener, -1);
@@ -139,17 +132,18 @@ static bool crowd_accept(struct crowd *c, struct flue_listener *listener, uint64
 	return true;
 }
 
-static bool crowd_connect(struct crowd *c, uint16_t port, uint64_t n)
+static bool crowd_connect(struct crowd *c, const struct bench_args *args, uint16_t port, uint64_t n)
 {
-	struct flue_conn_attr conn = conn_attr(c);
+	struct flue_conn_attr conn = FLUE_ATTR(struct flue_conn_attr);
 	struct sockaddr_in to = bench_loopback(port);
 
 	conn.remote = (struct sockaddr *)&to;
 	conn.remote_len = sizeof(to);
+	conn.flags = args->full ? FLUE_CONN_FULL : 0;
 	for (uint64_t i = 0; i < n; i++) {
 		struct flue_qp *qp = crowd_add(c);
 
-		if (!qp || !qp->ops->connect(qp, &conn))
+		if (!qp || !qp->ops->connect(qp, &conn) || !bench_check_link(args, qp))
 			return false;
 	}
 	return true;
@@ -158,7 +152,7 @@ static bool crowd_connect(struct crowd *c, uint16_t port, uint64_t n)
 /* The last connection carries the server's own figure, as private data of its reply. */
 static bool accept_last(struct crowd *c, struct flue_listener *listener, uint64_t grown)
 {
-	struct flue_conn_attr conn = conn_attr(c);
+	struct flue_conn_attr conn = FLUE_ATTR(struct flue_conn_attr);
 	struct flue_conn_request *request = listener->ops->get_request(listener, -1);
 	struct flue_qp *qp = request ? crowd_add(c) : NULL;
 
@@ -175,12 +169,11 @@ static int connect_serve(const struct bench_args *args, int port_fd)
 	struct crowd crowd;
 	uint64_t before;
 
-	if (!crowd_open(&crowd, args->count + CROWD_FIRST + 1))
+	if (!crowd_open(&crowd, args, args->count + CROWD_FIRST + 1))
 		return bench_fail("flue-connect server");
-	crowd.full = args->full;
-	attr.flags = args->full ? FLUE_LISTEN_FULL : 0;
 	attr.local = (struct sockaddr *)&local;
 	attr.local_len = sizeof(local);
+	attr.flags = args->full ? FLUE_LISTEN_FULL : 0;
 	listener = crowd.adapter->ops->listen(crowd.adapter, &attr);
 	if (!listener)
 		return bench_fail("listen");
@@ -195,30 +188,74 @@ static int connect_serve(const struct bench_args *args, int port_fd)
 	return 0;
 }
 
+static uint64_t clock_ns(clockid_t clock)
+{
+	struct timespec now = { 0 };
+
+	clock_gettime(clock, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* What the server and all threads of ours but this one have used. The thread's clock comes first, as it runs on: what it
+ * uses between the two looks is less than a microsecond. */
+static uint64_t used_ns(clockid_t server)
+{
+	uint64_t own = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+
+	return clock_ns(server) + clock_ns(CLOCK_PROCESS_CPUTIME_ID) - own;
+}
+
+static void sleep_for(double seconds)
+{
+	struct timespec time = { .tv_sec = (time_t)seconds };
+
+	time.tv_nsec = (long)((seconds - (double)time.tv_sec) * 1e9);
+	nanosleep(&time, NULL);
+}
+
+/* Processor time while all connections are idle. */
+static bool measure_idle(const struct bench_args *args, struct bench_result *result)
+{
+	clockid_t server;
+	uint64_t before, after;
+
+	if (args->idle == 0)
+		return true;
+	if (clock_getcpuclockid(args->server, &server))
+		return false;
+	sleep_for(0.3); /* what the last connections have left to do */
+	before = used_ns(server);
+	sleep_for(args->idle);
+	after = used_ns(server);
+	result->idle_us = after > before ? (double)(after - before) / 1e3 / args->idle : 0;
+	result->idle = true;
+	return true;
+}
+
 static int connect_run(const struct bench_args *args, uint16_t port, struct bench_result *result)
 {
 	struct crowd crowd;
 	uint64_t before, grown, start, end;
 	const struct flue_qp *last;
 
-	if (!crowd_open(&crowd, args->count + CROWD_FIRST + 1))
-		return bench_fail("flue-connect");
-	crowd.full = args->full;
-	if (!crowd_connect(&crowd, port, CROWD_FIRST))
+	if (!crowd_open(&crowd, args, args->count + CROWD_FIRST + 1) ||
+	    !crowd_connect(&crowd, args, port, CROWD_FIRST))
 		return bench_fail("flue-connect");
 	before = bench_resident();
 	start = util_now_ns();
-	if (!crowd_connect(&crowd, port, args->count))
+	if (!crowd_connect(&crowd, args, port, args->count))
 		return bench_fail("flue-connect");
 	end = util_now_ns();
 	result->client_bytes = (double)(bench_resident() - before) / (double)args->count;
-	if (!crowd_connect(&crowd, port, 1))
+	if (!crowd_connect(&crowd, args, port, 1))
 		return bench_fail("flue-connect");
 	last = crowd.qp[crowd.n - 1];
 	if (last->private_len == sizeof(grown)) {
 		memcpy(&grown, last->private_data, sizeof(grown));
 		result->server_bytes = (double)grown / (double)args->count;
 	}
+	if (!measure_idle(args, result))
+		return bench_fail("flue-connect");
 	result->messages = args->count;
 	result->per_second = (double)args->count / ((double)(end - start) / 1e9);
 	crowd_close(&crowd);

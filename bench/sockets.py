@@ -42,10 +42,8 @@ class Comparison:
         for figure, unit, what, goal in self.limits:
             row = self.row(group, None, figure, unit, what + note, None)
             if row and goal:
-                sign, limit = goal.split()[:2]
                 mine = row["ours"]  # None if it failed
-                row.update(goal=goal, holds=mine is not None and
-                           (mine <= float(limit) if sign == "<=" else mine >= float(limit)))
+                row.update(goal=goal, holds=mine is not None and kit.meets(goal, mine))
             if row:
                 row["id"] += "/" + figure
             yield row
