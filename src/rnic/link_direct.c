@@ -121,7 +121,7 @@ static bool read_step(struct link_local *l, const struct wqe *w, uint32_t off, u
 	bool good = false;
 	uint64_t at;
 
-	if (!rx_hold_list(l->link.qp, w, off, n, &t))
+	if (!rx_hold_list(l->link.qp, w->sg, off, n, &t))
 		return false;
 	if (take(l, w->rkey, FLUE_REMOTE_READ, w->remote_addr + off, n, &at)) {
 		good = view_read(v, t.iov, t.n, at, n);
