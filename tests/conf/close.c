@@ -241,7 +241,7 @@ static void message_without_a_receive_ends_the_connection(void **state)
 	struct pair *p = *state;
 	uint32_t fault;
 
-	STRICT_ONLY();
+	STRICT_ONLY("full service waits for a receive: `full.c`");
 	assert_ok(pair_send(&p->a, 0, 10, 3, FLUE_SIGNALED));
 	fault = conf_expect_end(p, FLUE_CLOSE_TERMINATED, FLUE_CLOSE_FAULT);
 	assert_int_equal(fault, 0x1202); /* DDP, untagged buffer: no buffer available */
@@ -260,7 +260,7 @@ static int connect_by_hand(struct pair *p)
 	uint8_t reply[20];
 	int fd;
 
-	STRICT_ONLY();
+	STRICT_ONLY("the peer is made by hand, and speaks iWARP");
 	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	assert_true(fd >= 0);
 	assert_int_equal(

@@ -13,13 +13,16 @@ static struct pair the_pair;
 void conf_init(int argc, char **argv)
 {
 	const char *variant = argc > 1 ? argv[1] : "soft";
+	enum column c;
 
 	signal(SIGPIPE, SIG_DFL);
 	faulty_wrap(&soft_provider);
-	pair_local = !strcmp(variant, "local");
-	pair_full = pair_local || !strcmp(variant, "full");
-	if (!strcmp(variant, "soft") || pair_full)
+	if (!strcmp(variant, "soft"))
 		return;
+	if (column_find(variant, &c)) {
+		pair_use(c);
+		return;
+	}
 	pair_provider = "faulty";
 	if (!strcmp(variant, "faulty-late"))
 		faulty_delay_all(1);
@@ -87,6 +90,7 @@ void conf_expect_quiet(struct pair *p)
 
 	assert_fails(flue_get_event(p->a.adapter, &ev, 0), EAGAIN);
 	assert_fails(flue_get_event(p->b.adapter, &ev, 0), EAGAIN);
+	assert_int_equal(pair_kept(), 0);
 }
 
 void conf_streams(int fd[2])

@@ -2,8 +2,8 @@
 /*
  * What the programs of the conformance suite share. Each takes the variant as its argument:
  *   soft          the software RNIC
- *   full          the same, with connections of full service
- *   local         the same, through memory
+ *   full, local, denied, self
+ *                 the same, with other connections: column.h
  *   faulty        the fault-injecting double before it, without a plan
  *   faulty-late   ... with every control slot answering later, from another thread
  */
@@ -51,10 +51,20 @@
 #define CONF_TSAN 0
 #endif
 
-/* What full service does otherwise: tests/conf/full.c has its part. */
-#define STRICT_ONLY()           \
+/* An empty cell of docs/design/columns.md. `scripts/columns` reads these; the reason is for it. */
+#define STRICT_ONLY(reason)     \
 	do {                    \
 		if (pair_full)  \
+			skip(); \
+	} while (0)
+#define NOT_DENIED(reason)       \
+	do {                     \
+		if (pair_denied) \
+			skip();  \
+	} while (0)
+#define NOT_SELF(reason)        \
+	do {                    \
+		if (pair_self)  \
 			skip(); \
 	} while (0)
 

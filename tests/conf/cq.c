@@ -158,6 +158,7 @@ static void overflow_is_told_once_and_after_the_rest_was_taken(void **state)
 	uint32_t got = 0;
 	struct pair *p;
 
+	NOT_SELF("both sides hear through one queue of events");
 	o.cq_depth = 4;
 	p = conf_pair(&o);
 	for (uint64_t id = 0; id < 20; id++)
@@ -387,6 +388,7 @@ static void handler_runs_on_the_processor_its_cq_is_bound_to(void **state)
 {
 	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
 
+	NOT_SELF("there is one processor only");
 	for (int cpu = 0; cpu < cpus; cpu++) {
 		struct pair_options o = PAIR_DEFAULTS;
 		struct handled h = { 0 };
@@ -431,6 +433,7 @@ static void handlers_of_different_processors_run_at_the_same_time(void **state)
 	struct pair_options o = PAIR_DEFAULTS;
 	struct pair *p;
 
+	NOT_SELF("there is one processor only");
 	if (sysconf(_SC_NPROCESSORS_ONLN) < 2) {
 		print_message("one processor only\n");
 		skip();

@@ -166,6 +166,7 @@ static void every_kind_of_child_holds_its_parent(void **state)
 	struct flue_mw *mw;
 	struct flue_pd *pd;
 
+	NOT_SELF("two adapters are needed");
 	assert_ok(pair_make(&p, &o));
 	assert_ok(pd = flue_create_pd(p.a.adapter));
 	assert_ok(mw = pd->ops->create_mw(pd));
@@ -223,6 +224,7 @@ static void qp_refuses_objects_of_another_adapter(void **state)
 	struct pair *p = *state;
 	struct flue_qp_attr attr = FLUE_ATTR(struct flue_qp_attr);
 
+	NOT_SELF("two adapters are needed");
 	attr.send_cq = p->a.send_cq;
 	attr.recv_cq = p->b.recv_cq;
 	attr.sq_depth = 1;
@@ -301,6 +303,7 @@ static void mr_shows_and_changes_its_attributes(void **state)
 	struct flue_pd *other;
 	uint32_t old;
 
+	NOT_SELF("two adapters are needed");
 	assert_ok(mr = flue_register(p->a.pd, memory, 1000, FLUE_LOCAL_WRITE | FLUE_REMOTE_READ));
 	assert_ok(zero = flue_register(p->a.pd, memory, 1000, FLUE_ZERO_BASED));
 	assert_int_not_equal(mr->rkey, zero->rkey);

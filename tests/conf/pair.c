@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,14 +16,32 @@
 const char *pair_provider = "soft";
 bool pair_full;
 bool pair_local;
+bool pair_denied;
+bool pair_self;
 
-/* Any program that uses the fixture can be run with another link: FLUE_TEST_LINK=full or local. */
+void pair_use(enum column c)
+{
+	pair_full = column_is_full(c);
+	pair_local = column_is_local(c);
+	pair_denied = c == COLUMN_DENIED;
+	pair_self = c == COLUMN_SELF;
+	if (pair_denied)
+		column_deny_process_vm();
+}
+
+/* Any program that uses the fixture can be run over another link: FLUE_TEST_LINK is a column's name. */
 __attribute__((constructor)) static void choose_link(void)
 {
 	const char *link = getenv("FLUE_TEST_LINK");
+	enum column c;
 
-	pair_local = link && !strcmp(link, "local");
-	pair_full = pair_local || (link && !strcmp(link, "full"));
+	if (!link)
+		return;
+	if (!column_find(link, &c)) {
+		fprintf(stderr, "there is no column '%s'\n", link);
+		exit(2);
+	}
+	pair_use(c);
 }
 
 uint64_t pair_now_ms(void)
@@ -31,6 +50,44 @@ uint64_t pair_now_ms(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* ---- events of two sides in one queue ---- */
+
+static struct flue_event kept[64];
+static uint32_t n_kept;
+
+uint32_t pair_kept(void)
+{
+	return n_kept;
+}
+
+static bool take_kept(const void *object, struct flue_event *ev)
+{
+	for (uint32_t i = 0; i < n_kept; i++) {
+		if (object && kept[i].u.object != object)
+			continue;
+		*ev = kept[i];
+		memmove(&kept[i], &kept[i + 1], (--n_kept - i) * sizeof(kept[0]));
+		return true;
+	}
+	return false;
+}
+
+/* The next one of `object`; what is of others is kept for them. */
+static bool next_event(struct flue_adapter *a, const void *object, struct flue_event *ev,
+		       int timeout_ms)
+{
+	if (take_kept(object, ev))
+		return true;
+	while (flue_get_event(a, ev, timeout_ms)) {
+		if (!pair_self || !object || ev->u.object == object)
+			return true;
+		if (n_kept == sizeof(kept) / sizeof(kept[0]))
+			return true;
+		kept[n_kept++] = *ev;
+	}
+	return false;
 }
 
 /* ---- making ---- */
@@ -141,12 +198,30 @@ static bool make_all(struct pair *p)
 	return make_side(&p->b, &p->options, 1) && make_listener(p);
 }
 
+/* Both ends on one engine, unless the test wants something else. */
+static void share_engine(struct pair_options *o)
+{
+	static int cpu;
+	cpu_set_t set;
+
+	o->one_adapter = true;
+	if (o->cpus || sched_getaffinity(0, sizeof(set), &set) != 0)
+		return;
+	for (cpu = 0; !CPU_ISSET(cpu, &set); cpu++)
+		;
+	o->cpus = &cpu;
+	o->n_cpus = 1;
+}
+
 bool pair_make(struct pair *p, const struct pair_options *o)
 {
 	int error;
 
 	memset(p, 0, sizeof(*p));
 	p->options = *o;
+	n_kept = 0;
+	if (pair_self)
+		share_engine(&p->options);
 	if (make_all(p))
 		return true;
 	error = errno;
@@ -435,7 +510,7 @@ bool pair_event(struct pair_side *s, uint32_t type, const void *object, struct f
 	if (!ev)
 		ev = &here;
 	do {
-		if (!flue_get_event(s->adapter, ev, timeout_ms)) {
+		if (!next_event(s->adapter, object, ev, timeout_ms)) {
 			fprintf(stderr, "no event came, want '%s': %s\n", flue_event_name(type),
 				strerror(errno));
 			return false;

@@ -19,6 +19,8 @@
 
 #include <flue/flue.h>
 
+#include "conf/column.h"
+
 #define PAIR_ALL_ACCESS \
 	(FLUE_LOCAL_WRITE | FLUE_REMOTE_WRITE | FLUE_REMOTE_READ | FLUE_REMOTE_INVALIDATE)
 
@@ -78,6 +80,14 @@ extern const char *pair_provider;
 extern bool pair_full;
 /* ... and may go through memory; false unless a program changes it. */
 extern bool pair_local;
+/* ... without process_vm_*(). */
+extern bool pair_denied;
+/* ... and both sides are on one engine of one adapter, whose event queue they share: pair_event() finds what is for whom. */
+extern bool pair_self;
+/* Sets these; before there are threads. */
+void pair_use(enum column c);
+/* Events of one side that came while the other was asked for. */
+uint32_t pair_kept(void);
 
 /* Everything, connected. On failure nothing is left behind. */
 bool pair_open(struct pair *p, const struct pair_options *o);

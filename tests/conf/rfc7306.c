@@ -192,7 +192,7 @@ static void immediate_data_without_a_receive_end_the_connection(void **state)
 	uint32_t detail;
 	struct pair *p;
 
-	STRICT_ONLY();
+	STRICT_ONLY("full service waits for a receive: `full.c`");
 	p = open_extended();
 	assert_ok(write_imm(&p->a, 0, 8, &p->b, 0, 1, 1, FLUE_SIGNALED));
 	detail = conf_expect_end(p, FLUE_CLOSE_TERMINATED, FLUE_CLOSE_FAULT);
@@ -472,7 +472,7 @@ static void result_that_cannot_be_stored_fails_the_request(void **state)
 /* Only one of the programs asks: its request ends the connection, and changes nothing. */
 static void peer_that_did_not_ask_refuses(void **state)
 {
-	STRICT_ONLY();
+	STRICT_ONLY("full service always has these requests");
 	for (int imm = 0; imm < 2; imm++) {
 		struct pair_options o = extended();
 		struct pair *p;
@@ -497,7 +497,7 @@ static void early_request_fails_if_the_connection_is_without(void **state)
 	struct pair_options o = PAIR_DEFAULTS;
 	struct pair p;
 
-	STRICT_ONLY();
+	STRICT_ONLY("full service always has these requests");
 	o.qp_flags = FLUE_QP_POST_EARLY;
 	o.access = ACCESS;
 	assert_ok(pair_make(&p, &o));

@@ -133,7 +133,7 @@ static void receive_into_unmapped_memory_ends_only_its_connection(void **state)
 
 /*
  * Two messages that go out together: only the one whose memory is gone has failed. Without CRC, so that the
- * kernel finds out: else the thread that posts would touch the memory itself.
+ * kernel finds out: else the thread that posts would touch the memory itself, as it does through memory.
  */
 static void send_before_the_one_from_unmapped_memory_succeeds(void **state)
 {
@@ -149,6 +149,8 @@ static void send_before_the_one_from_unmapped_memory_succeeds(void **state)
 				      .n_sg = 1 };
 	struct scene s;
 
+	if (pair_local)
+		skip();
 	open_scene(&s, false);
 	good = flue_mr_sge(s.p.b.mr, 0, 4000);
 	bad = flue_mr_sge(s.mr, 0, 4000);
