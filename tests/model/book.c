@@ -7,6 +7,8 @@ static const uint32_t wc_ops[FLUE_WR_NOPS] = {
 	[FLUE_WR_WRITE] = FLUE_WC_WRITE,       [FLUE_WR_READ] = FLUE_WC_READ,
 	[FLUE_WR_READ_INV] = FLUE_WC_READ,     [FLUE_WR_LOCAL_INV] = FLUE_WC_LOCAL_INV,
 	[FLUE_WR_FAST_REG] = FLUE_WC_FAST_REG, [FLUE_WR_BIND] = FLUE_WC_BIND_MW,
+	[FLUE_WR_SEND_IMM] = FLUE_WC_SEND,     [FLUE_WR_WRITE_IMM] = FLUE_WC_WRITE,
+	[FLUE_WR_CMP_SWAP] = FLUE_WC_CMP_SWAP, [FLUE_WR_FETCH_ADD] = FLUE_WC_FETCH_ADD,
 };
 
 void book_check(int side, uint32_t q, struct area *area, const struct layout *l, uint32_t length,
@@ -22,11 +24,6 @@ void book_check(int side, uint32_t q, struct area *area, const struct layout *l,
 	struct pending p = { .action = ON_REPLY_FREE, .q = q, .area = area, .value = seed };
 
 	driver_issue(side, &cmd, &p);
-}
-
-static bool is_read(const struct op *op)
-{
-	return op->wr == FLUE_WR_READ || op->wr == FLUE_WR_READ_INV;
 }
 
 /* ---- requests ---- */
@@ -65,12 +62,18 @@ static void succeed(uint32_t q, int d)
 	struct op *op = &f->ops[f->completed % OPS];
 
 	f->completed++;
-	if (is_read(op))
+	/* In full service done means done there. */
+	if (op_is_read(op) || column_is_full(model_column))
 		land(q, d, f->completed);
+	if (op->common)
+		driver.words[!d].done += op->start;
 	if (!op->local_held)
 		return;
 	op->local_held = false;
-	if (is_read(op))
+	if (op_is_atomic(op))
+		book_check(d, q, &f->sink, &op->local, op->length, 0, op->start,
+			   op->common ? CHECK_NOTHING : CHECK_VALUE);
+	else if (op_is_read(op))
 		book_check(d, q, &f->sink, &op->local, op->length, op->seed, op->start,
 			   CHECK_EXACT);
 	else
@@ -92,7 +95,7 @@ static void check_status(uint32_t q, int d, const struct op *op, const struct re
 		if (!(op->flags & FLUE_SIGNALED))
 			diverge(q, "unsignaled request %u of side %d completes", ID_NUMBER(r->id),
 				d);
-		if (is_read(op) && r->length != op->length)
+		if (op_is_read(op) && r->length != op->length)
 			diverge(q, "Read %u of side %d has %u octets, want %u", ID_NUMBER(r->id), d,
 				r->length, op->length);
 	}
@@ -137,6 +140,10 @@ static void check_delivery(uint32_t q, const struct op *op, const struct record_
 		flags |= FLUE_WC_SOLICITED;
 	if (op->wr == FLUE_WR_SEND_INV)
 		flags |= FLUE_WC_INVALIDATED;
+	if (op->wr == FLUE_WR_SEND_IMM || op->wr == FLUE_WR_WRITE_IMM)
+		flags |= FLUE_WC_IMM;
+	if (r->op != (op->wr == FLUE_WR_WRITE_IMM ? FLUE_WC_RECV_WRITE : FLUE_WC_RECV))
+		diverge(q, "a receive completes as operation %u", r->op);
 	if (r->length != op->length || r->flags != flags || r->inv_key != op->inv_key)
 		diverge(q, "a receive has %u octets, flags %x, key %x; want %u, %x, %x", r->length,
 			r->flags, r->inv_key, op->length, flags, op->inv_key);
@@ -175,7 +182,7 @@ static void take_own(uint32_t q, struct flow *f, const struct record_completion 
 static void delivered(uint32_t q, int d, const struct record_completion *r)
 {
 	struct flow *f = &driver.conn[q].flow[d];
-	uint32_t number = 0;
+	uint32_t number = 0, length;
 	struct op *op = next_send(f, &number);
 
 	if (!op)
@@ -185,15 +192,16 @@ static void delivered(uint32_t q, int d, const struct record_completion *r)
 	if (op->status != FLUE_WC_SUCCESS)
 		diverge(q, "a message that cannot be sent is received");
 	check_delivery(q, op, r);
+	length = op->wr == FLUE_WR_WRITE_IMM ? 0 : op->length;
 	land(q, d, number + 1);
 	f->delivered++;
 	if (ID_KIND(r->id) == ID_SRQ) {
-		return_srq_slot(q, !d, r, op, CHECK_EXACT);
+		return_srq_slot(q, !d, r, length ? op : NULL, CHECK_EXACT);
 	} else {
 		struct receive *rcv = &f->receives[f->rcv_done++ % (2 * RQ_DEPTH)];
 
 		f->rcv_checked++;
-		book_check(!d, q, &f->receive, &rcv->layout, op->length, op->seed, 0, CHECK_EXACT);
+		book_check(!d, q, &f->receive, &rcv->layout, length, op->seed, 0, CHECK_EXACT);
 	}
 }
 
@@ -203,9 +211,8 @@ static void received(uint32_t q, int d, const struct record_completion *r)
 	struct flow *f = &c->flow[d];
 	bool predicted = f->rcv_status && r->status == f->rcv_status && !f->rcv_failing;
 	uint32_t number = 0;
+	struct op *op;
 
-	if (r->op != FLUE_WC_RECV)
-		diverge(q, "a receive completes as operation %u", r->op);
 	if (ID_KIND(r->id) == ID_RECV)
 		take_own(q, f, r);
 	if (r->status == FLUE_WC_SUCCESS) {
@@ -216,7 +223,9 @@ static void received(uint32_t q, int d, const struct record_completion *r)
 		diverge(q, "a receive fails: '%s'", flue_wc_status_name(r->status));
 	f->rcv_failing = true;
 	if (ID_KIND(r->id) == ID_SRQ) {
-		return_srq_slot(q, !d, r, next_send(f, &number), CHECK_MAYBE);
+		op = next_send(f, &number);
+		return_srq_slot(q, !d, r, op && op->wr == FLUE_WR_WRITE_IMM ? NULL : op,
+				CHECK_MAYBE);
 		/* It was taken out of the queue for a message that will not come. */
 		driver.srq[!d][ID_QP(r->id)].credits--;
 	} else {
@@ -241,6 +250,14 @@ void book_completion(int side, const struct record_completion *r)
 
 /* ---- events ---- */
 
+/* In full service the end of a connection has a reason of its own, which is told first. */
+static bool may_come(const struct conn *c, uint32_t type)
+{
+	return column_is_full(model_column) && c->ending &&
+	       (type == FLUE_EVENT_QP_ACCESS || type == FLUE_EVENT_QP_REQUEST ||
+		type == FLUE_EVENT_QP_ERROR);
+}
+
 void book_event(int side, const struct record_event *r)
 {
 	struct conn *c;
@@ -257,9 +274,12 @@ void book_event(int side, const struct record_event *r)
 		c->last_may_come[side] = false;
 		return;
 	}
+	if (r->type < FLUE_EVENT_NTYPES && !c->wanted[side][r->type] && may_come(c, r->type))
+		return;
 	if (r->type >= FLUE_EVENT_NTYPES || !c->wanted[side][r->type])
 		diverge(r->q, "side %d hears '%s' (%s, %x) out of turn", side,
 			flue_event_name(r->type), flue_close_reason_name(r->reason), r->detail);
 	c->wanted[side][r->type]--;
-	c->end[side] = *r;
+	if (!may_come(c, r->type))
+		c->end[side] = *r;
 }

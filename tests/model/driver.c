@@ -103,9 +103,9 @@ static void listen_on(void)
 	for (int i = 0; i < 10; i++) {
 		side_arm(driver.own);
 		side_progress(driver.own, tell_more, NULL);
-		while (channel_get(&driver.channel, &r, sizeof(r), false) > 0)
+		while (!driver.dead && channel_get(&driver.channel, &r, sizeof(r), false) > 0)
 			tell_more(&driver, &r);
-		side_sleep(driver.own, driver.channel.fd, 50);
+		side_sleep(driver.own, driver.dead ? -1 : driver.channel.fd, 50);
 	}
 }
 
@@ -113,8 +113,9 @@ void diverge(uint32_t q, const char *format, ...)
 {
 	va_list args;
 
-	fprintf(stderr, "model: DIVERGENCE, seed %llu, step %llu, queue pair %u: ",
-		(unsigned long long)driver.seed, (unsigned long long)driver.step, q);
+	fprintf(stderr, "model: DIVERGENCE, --link %s --seed %llu, step %llu, queue pair %u: ",
+		column_name(model_column), (unsigned long long)driver.seed,
+		(unsigned long long)driver.step, q);
 	va_start(args, format);
 	vfprintf(stderr, format, args);
 	va_end(args);
@@ -157,14 +158,15 @@ static void take_reply(const struct record_reply *r)
 
 void driver_issue(int side, const struct cmd *cmd, const struct pending *p)
 {
-	struct record_reply reply;
+	struct record_reply reply = { .ok = true };
 	struct pending *mine;
 
-	if (side == 0) {
+	if (side == 0 || driver.dead) {
 		/* Its place in the queue of replies is the front. */
 		driver.pending[--driver.first_pending % MAX_PENDING] = *p;
 		driver.pending[driver.first_pending % MAX_PENDING].command = cmd->type;
-		side_execute(driver.own, cmd, &reply);
+		if (side == 0)
+			side_execute(driver.own, cmd, &reply);
 		take_reply(&reply);
 		return;
 	}
@@ -175,6 +177,15 @@ void driver_issue(int side, const struct cmd *cmd, const struct pending *p)
 	mine->command = cmd->type;
 	if (!channel_put(&driver.channel, cmd, sizeof(*cmd)))
 		diverge(cmd->q, "the other process is gone");
+}
+
+void driver_bury(void)
+{
+	const struct record_reply done = { .ok = true };
+
+	driver.dead = true;
+	while (driver.first_pending != driver.last_pending)
+		take_reply(&done);
 }
 
 struct record_reply driver_ask(int side, const struct cmd *cmd)
@@ -211,6 +222,8 @@ bool driver_progress(void)
 	struct record r;
 	int rc;
 
+	if (driver.dead)
+		return n;
 	if (!channel_flush(&driver.channel))
 		diverge(N_QPS, "the other process is gone");
 	while ((rc = channel_get(&driver.channel, &r, sizeof(r), false)) > 0) {
@@ -233,6 +246,12 @@ static uint64_t now_ns(void)
 void driver_wait_more(struct patience *p, uint32_t q, const char *what)
 {
 	if (driver_progress() || !p->last) {
+		if (p->last && now_ns() - p->last > driver.silence) {
+			driver.silence = now_ns() - p->last;
+			driver.silent_for = what;
+			note(q, "nothing came for %llu ms",
+			     (unsigned long long)driver.silence / 1000000);
+		}
 		p->last = now_ns();
 		p->idle = 0;
 		return;
@@ -243,5 +262,5 @@ void driver_wait_more(struct patience *p, uint32_t q, const char *what)
 		return;
 	side_arm(driver.own);
 	if (!driver_progress())
-		side_sleep(driver.own, driver.channel.fd, 1000);
+		side_sleep(driver.own, driver.dead ? -1 : driver.channel.fd, 1000);
 }

@@ -31,10 +31,12 @@ struct op {
 	bool target_held;
 	bool read_back;
 	uint32_t reader; /* number + 1 of the Read that does it; 0: not posted yet */
-	uint64_t start;  /* of the pattern, for a Read */
-	uint32_t status; /* what it must end with */
-	bool marker;     /* of the driver's own; how many depends on the time */
-	uint32_t inv_key;
+	uint64_t
+		start; /* of the pattern, for a Read; of an atomic: what was there, or what it adds */
+	bool common;   /* an atomic on the word of all */
+	uint32_t status;  /* what it must end with */
+	bool marker;      /* of the driver's own; how many depends on the time */
+	uint32_t inv_key; /* or immediate data */
 };
 
 struct receive {
@@ -105,6 +107,12 @@ struct srq_book {
 	uint32_t limits_wanted;
 };
 
+/* Words on a side that atomics of the other work on. */
+struct words {
+	uint64_t value[N_QPS];
+	uint64_t done, posted; /* added to that of all: certainly, perhaps */
+};
+
 /* What to do with a reply. */
 enum reply_action {
 	ON_REPLY_OK = 0,   /* it must be a success */
@@ -128,10 +136,16 @@ struct driver {
 	struct hello hello[2];
 	struct conn conn[N_QPS];
 	struct srq_book srq[2][N_SRQS];
+	struct words words[2];
 	struct pending pending[MAX_PENDING];
 	uint32_t first_pending, last_pending;
 	struct record_reply answer;
 	bool answered, quits;
+	bool dead; /* side 1 is: commands to it are done at once, without effect */
+	uint64_t kills, stops;
+	uint64_t
+		silence; /* the longest time in ns in which nothing came, though something was waited for: */
+	const char *silent_for;
 	uint32_t next_seed;
 };
 
@@ -151,6 +165,8 @@ void note(uint32_t q, const char *format, ...) __attribute__((format(printf, 2, 
 void driver_issue(int side, const struct cmd *cmd, const struct pending *p);
 /* ... and waits for the reply. */
 struct record_reply driver_ask(int side, const struct cmd *cmd);
+/* Side 1 is no more: nothing is waited for any more. */
+void driver_bury(void);
 /* Takes what has come in. False: nothing had. */
 bool driver_progress(void);
 /* Waits until `condition`; nothing at all for a long time is a divergence. */
@@ -165,6 +181,19 @@ struct patience {
 	unsigned idle;
 };
 void driver_wait_more(struct patience *p, uint32_t q, const char *what);
+
+/* ---- process.c: the other side ---- */
+
+/* Starts it, and waits until both know each other. False: it failed. */
+bool process_start(void);
+/* Kills it, and starts another. */
+void process_kill(void);
+/* It does nothing for so long. */
+void process_stop(unsigned ms);
+/* It has ended by itself; its status. */
+int process_join(void);
+/* The other side's own main(). */
+int process_mirror(int fd);
 
 /* ---- area.c: rings of slots ---- */
 
@@ -184,6 +213,23 @@ void book_event(int side, const struct record_event *r);
 void book_check(int side, uint32_t q, struct area *area, const struct layout *l, uint32_t length,
 		uint32_t seed, uint64_t start, enum check_mode mode);
 
+/* ---- kinds.c: what full service has besides ---- */
+
+bool op_is_read(const struct op *op);
+bool op_is_atomic(const struct op *op);
+/* Reads and atomics: what comes back goes into memory of the requester's. */
+bool op_fetches(const struct op *op);
+/* One that a receive of the peer's completes for. */
+bool op_is_delivered(const struct op *op);
+/* An atomic on a word of the peer's. */
+void kinds_atomic(uint32_t q, int d);
+/* Sends before the receives for them are there, in one direction or in both. */
+void kinds_not_ready(uint32_t q);
+/* After a connection: its word on each side has a known value again. */
+void kinds_renew_words(uint32_t q);
+/* At the end: the word of all has what was added, and nothing else. */
+void kinds_check_common(int side);
+
 /* ---- ops.c: single requests ---- */
 
 /* One random request, or a few. */
@@ -195,6 +241,10 @@ void ops_quiesce(uint32_t q);
 uint32_t ops_post(uint32_t q, int d, struct op *op, struct cmd *cmd);
 /* Up to n receives for flow d. */
 void ops_receives(uint32_t q, int d, uint32_t n);
+/* One for each Send of flow d that was posted before. */
+void ops_late_receives(uint32_t q, int d);
+/* A Send, with what is random about it, and a receive for it. */
+void ops_send(uint32_t q, int d);
 /* One of 16 octets, which may be flushed. */
 void ops_small_receive(uint32_t q, int d);
 void ops_fill_srq(int side, uint32_t srq);
@@ -237,6 +287,10 @@ void ends_connect(uint32_t q);
 void ends_graceful(uint32_t q);
 void ends_abort(uint32_t q);
 void ends_fault(uint32_t q);
+/* One side's queue pair is destroyed in the midst of it. */
+void ends_destroy(uint32_t q);
+/* Side 1 is killed. All connections end, and begin anew with another process. */
+void ends_kill(void);
 /* At the end of the run: everything over, nothing missing. */
 void ends_settle(void);
 

@@ -88,6 +88,17 @@ static void be_rejected(uint32_t q, struct cmd *cmd, int initiator)
 	cmd->reject = false;
 }
 
+/* Who answers and starts later stays with TCP. */
+static void check_link(uint32_t q, uint32_t accept_flags)
+{
+	struct cmd cmd = { .type = CMD_LINK, .q = q };
+	bool local = column_is_local(model_column) && !(accept_flags & FLUE_CONN_DEFER);
+	uint32_t link = (uint32_t)driver_ask(0, &cmd).value;
+
+	if (link != (local ? FLUE_LINK_LOCAL : FLUE_LINK_TCP))
+		diverge(q, "the connection goes over link %x", link);
+}
+
 void ends_connect(uint32_t q)
 {
 	struct conn *c = &driver.conn[q];
@@ -96,6 +107,8 @@ void ends_connect(uint32_t q)
 	struct cmd cmd = { .type = CMD_CONNECT, .q = q };
 	bool two_way = form & (FLUE_CONN_TWO_WAY | FLUE_CONN_REV1);
 
+	if (column_is_full(model_column))
+		form = 0, two_way = false;
 	cmd.conn_flags = random_terms() | form | crc;
 	cmd.accept_flags = random_terms() | crc;
 	cmd.ird = 1 + draw(16);
@@ -117,6 +130,7 @@ void ends_connect(uint32_t q)
 	if (!driver_ask(initiator, &cmd).ok)
 		diverge(q, "connect: %s", strerror(driver.answer.error));
 	await_events(q);
+	check_link(q, cmd.accept_flags);
 	c->up = true;
 	c->ending = false;
 	driver.connections++;
@@ -134,11 +148,11 @@ static void compare_requests(uint32_t q, int d)
 
 	for (uint32_t n = f->posted < OPS ? 0 : f->posted - OPS; n != f->posted; n++) {
 		struct op *op = &f->ops[n % OPS];
-		bool read = op->wr == FLUE_WR_READ || op->wr == FLUE_WR_READ_INV;
 
 		if (op->local_held)
-			book_check(d, q, read ? &f->sink : &f->source, &op->local, op->length,
-				   op->seed, op->start, read ? CHECK_MAYBE : CHECK_NOTHING);
+			book_check(d, q, op_fetches(op) ? &f->sink : &f->source, &op->local,
+				   op->length, op->seed, op->start,
+				   op_is_read(op) ? CHECK_MAYBE : CHECK_NOTHING);
 		if (op->target_held)
 			book_check(!d, q, &f->target, &op->target, op->length, op->seed, 0,
 				   CHECK_MAYBE);
@@ -146,17 +160,18 @@ static void compare_requests(uint32_t q, int d)
 	}
 }
 
-/* The first flushed receive may hold a part of a message; the others hold nothing. */
-static void compare_receives(uint32_t q, int d)
+/* The first flushed receive may hold a part of a message; the others hold nothing. If nobody heard of them, as the queue pair
+ * was destroyed, each may hold its message. */
+static void compare_receives(uint32_t q, int d, bool gone)
 {
 	struct flow *f = &driver.conn[q].flow[d];
-	struct op *op = NULL;
 
-	if (f->delivered != f->sends)
-		op = &f->ops[f->send_numbers[f->delivered % OPS] % OPS];
-	for (; f->rcv_checked != f->rcv_posted; f->rcv_checked++, op = NULL) {
+	for (uint32_t i = f->delivered; f->rcv_checked != f->rcv_posted; f->rcv_checked++, i++) {
 		struct receive *r = &f->receives[f->rcv_checked % (2 * RQ_DEPTH)];
+		const struct op *op = &f->ops[f->send_numbers[i % OPS] % OPS];
 
+		if (i >= f->sends || (i > f->delivered && !gone) || op->wr == FLUE_WR_WRITE_IMM)
+			op = NULL;
 		book_check(!d, q, &f->receive, &r->layout, op ? op->length : 0, op ? op->seed : 0,
 			   0, op ? CHECK_MAYBE : CHECK_EXACT);
 	}
@@ -182,7 +197,7 @@ static bool is_empty(const struct area *a)
 	return a->first == a->last;
 }
 
-static void clean_up(uint32_t q)
+static void clean_up(uint32_t q, int gone)
 {
 	struct conn *c = &driver.conn[q];
 
@@ -192,12 +207,13 @@ static void clean_up(uint32_t q)
 
 		driver_wait(q, f->rcv_acked == f->rcv_posted);
 		compare_requests(q, d);
-		compare_receives(q, d);
+		compare_receives(q, d, gone == !d);
 		driver_wait(q, is_empty(&f->source) && is_empty(&f->sink) && is_empty(&f->target) &&
 				       is_empty(&f->receive));
-		if (srq >= 0) {
+		if (srq >= 0 && !(driver.dead && gone == !d)) {
 			driver.srq[!d][srq].credits += f->sends - f->delivered;
-			ops_fill_srq(!d, (uint32_t)srq);
+			if (!driver.dead) /* else others still count upon what will not come */
+				ops_fill_srq(!d, (uint32_t)srq);
 		}
 		start_over(f);
 	}
@@ -205,12 +221,15 @@ static void clean_up(uint32_t q)
 
 /* ---- endings ---- */
 
-static void expect_end(uint32_t q)
+/* Nothing is heard of a side that is gone; -1: neither is. */
+static void expect_end(uint32_t q, int gone)
 {
 	struct conn *c = &driver.conn[q];
 
 	c->ending = true;
 	for (int side = 0; side < 2; side++) {
+		if (side == gone)
+			continue;
 		c->wanted[side][FLUE_EVENT_DISCONNECTED] = 1;
 		c->last_may_come[side] = srq_of(q, side) >= 0;
 	}
@@ -262,15 +281,18 @@ static void flush_idle(uint32_t q, int side)
 		diverge(q, "side %d is Idle, but requests failed", side);
 }
 
-static void finish(uint32_t q)
+static void finish(uint32_t q, int gone)
 {
 	struct conn *c = &driver.conn[q];
 
 	await_events(q);
 	for (int side = 0; side < 2; side++) {
-		uint32_t state = ask_state(side, q);
+		uint32_t state = FLUE_QP_IDLE;
 
 		c->state[side] = state;
+		if (side == gone)
+			continue;
+		c->state[side] = state = ask_state(side, q);
 		if (state == FLUE_QP_ERROR)
 			flush_error(q, side);
 		else if (state == FLUE_QP_IDLE)
@@ -280,8 +302,9 @@ static void finish(uint32_t q)
 		await_receives(q, !side);
 		await_last_receive(q, side);
 	}
-	clean_up(q);
+	clean_up(q, gone);
 	dyn_renew(q);
+	kinds_renew_words(q);
 	for (int side = 0; side < 2; side++)
 		if (c->state[side] == FLUE_QP_ERROR)
 			ask_ok(side, CMD_RESET, q);
@@ -303,7 +326,7 @@ static void close_gracefully(uint32_t q)
 	uint32_t who = draw(3);
 
 	ops_quiesce(q);
-	expect_end(q);
+	expect_end(q, -1);
 	note(q, "closes in order, by %u", who);
 	if (who != 1)
 		ask_ok(0, CMD_DISCONNECT, q);
@@ -317,7 +340,7 @@ static void close_gracefully(uint32_t q)
 		await_receives(q, !side);
 		await_last_receive(q, side);
 	}
-	clean_up(q);
+	clean_up(q, -1);
 	c->up = c->ending = false;
 }
 
@@ -336,7 +359,7 @@ void ends_abort(uint32_t q)
 	bool both = chance(20);
 
 	ask_state(1, q); /* everything posted so far is really posted */
-	expect_end(q);
+	expect_end(q, -1);
 	note(q, "ends by force: command %u on side %d%s", cmd.type, side,
 	     both ? " and the other" : "");
 	if (!driver_ask(side, &cmd).ok && (!ask || driver.answer.error != EBUSY))
@@ -344,8 +367,46 @@ void ends_abort(uint32_t q)
 	cmd.type = CMD_ABORT;
 	if (both && !driver_ask(!side, &cmd).ok)
 		diverge(q, "abort: %s", strerror(driver.answer.error));
-	finish(q);
+	finish(q, -1);
 	ends_connect(q);
+}
+
+void ends_destroy(uint32_t q)
+{
+	int side = (int)draw(2);
+
+	/* Whether one of a shared queue was taken for a part of a message, nobody would know. */
+	if (srq_of(q, side) >= 0)
+		return;
+	ask_state(1, q);
+	expect_end(q, side);
+	note(q, "the queue pair of side %d is destroyed", side);
+	ask_ok(side, CMD_REMAKE, q);
+	finish(q, side);
+	ends_connect(q);
+}
+
+void ends_kill(void)
+{
+	for (uint32_t q = 0; q < N_QPS; q++) {
+		note(q, "side 1 is killed");
+		expect_end(q, 1);
+	}
+	process_kill();
+	for (uint32_t q = 0; q < N_QPS; q++)
+		finish(q, 1);
+	driver.dead = false;
+	memset(driver.srq[1], 0, sizeof(driver.srq[1]));
+	memset(&driver.words[1], 0, sizeof(driver.words[1]));
+	if (!process_start())
+		diverge(N_QPS, "no other process can be started");
+	for (uint32_t q = 0; q < N_QPS; q++)
+		for (uint32_t i = 0; i < N_DYN; i++)
+			driver.conn[q].dyn[1][i].key = driver.hello[1].dyn_key[q][i];
+	for (uint32_t i = 0; i < 2 * N_SRQS; i++)
+		ops_fill_srq((int)(i % 2), i / 2);
+	for (uint32_t q = 0; q < N_QPS; q++)
+		ends_connect(q);
 }
 
 /* ---- faults ---- */
@@ -362,6 +423,8 @@ enum fault {
 	BAD_LOCAL_KEY,
 	BAD_LOCAL_INV,
 	BAD_FAST_REG,
+	BAD_ATOMIC_KEY,
+	BAD_ATOMIC_PLACE,
 	N_FAULTS,
 };
 
@@ -370,18 +433,33 @@ static const struct {
 	uint32_t wr, status;
 	bool local; /* found by the requester */
 	uint32_t detail;
+	uint32_t full, event; /* in full service: of the request, and what the responder hears */
 } faults[N_FAULTS] = {
-	[BAD_WRITE_KEY] = { "Write, bad key", FLUE_WR_WRITE, FLUE_WC_SUCCESS, false, 0x1100 },
-	[BAD_WRITE_BOUNDS] = { "Write, bounds", FLUE_WR_WRITE, FLUE_WC_SUCCESS, false, 0x1101 },
-	[BAD_WRITE_ACCESS] = { "Write, no right", FLUE_WR_WRITE, FLUE_WC_SUCCESS, false, 0x0102 },
-	[BAD_READ_KEY] = { "Read, bad key", FLUE_WR_READ, FLUE_WC_REMOTE_ACCESS, false, 0x0100 },
-	[BAD_READ_BOUNDS] = { "Read, bounds", FLUE_WR_READ, FLUE_WC_REMOTE_ACCESS, false, 0x0101 },
-	[BAD_INVALIDATE] = { "bad invalidate", FLUE_WR_SEND_INV, FLUE_WC_SUCCESS, false, 0x0209 },
-	[TOO_LONG] = { "Send, too long", FLUE_WR_SEND, FLUE_WC_SUCCESS, false, 0x1205 },
-	[NO_RECEIVE] = { "Send, no receive", FLUE_WR_SEND, FLUE_WC_SUCCESS, false, 0x1202 },
-	[BAD_LOCAL_KEY] = { "bad lkey", FLUE_WR_WRITE, FLUE_WC_LOCAL_PROTECTION, true, 0 },
-	[BAD_LOCAL_INV] = { "bad local invalidate", FLUE_WR_LOCAL_INV, FLUE_WC_BIND, true, 0 },
-	[BAD_FAST_REG] = { "bad fast register", FLUE_WR_FAST_REG, FLUE_WC_BIND, true, 0 },
+	[BAD_WRITE_KEY] = { "Write, bad key", FLUE_WR_WRITE, FLUE_WC_SUCCESS, false, 0x1100,
+			    FLUE_WC_REMOTE_ACCESS, FLUE_EVENT_QP_ACCESS },
+	[BAD_WRITE_BOUNDS] = { "Write, bounds", FLUE_WR_WRITE, FLUE_WC_SUCCESS, false, 0x1101,
+			       FLUE_WC_REMOTE_ACCESS, FLUE_EVENT_QP_ACCESS },
+	[BAD_WRITE_ACCESS] = { "Write, no right", FLUE_WR_WRITE, FLUE_WC_SUCCESS, false, 0x0102,
+			       FLUE_WC_REMOTE_ACCESS, FLUE_EVENT_QP_ACCESS },
+	[BAD_READ_KEY] = { "Read, bad key", FLUE_WR_READ, FLUE_WC_REMOTE_ACCESS, false, 0x0100,
+			   FLUE_WC_REMOTE_ACCESS, FLUE_EVENT_QP_ACCESS },
+	[BAD_READ_BOUNDS] = { "Read, bounds", FLUE_WR_READ, FLUE_WC_REMOTE_ACCESS, false, 0x0101,
+			      FLUE_WC_REMOTE_ACCESS, FLUE_EVENT_QP_ACCESS },
+	[BAD_INVALIDATE] = { "bad invalidate", FLUE_WR_SEND_INV, FLUE_WC_SUCCESS, false, 0x0209,
+			     FLUE_WC_REMOTE_REQUEST, FLUE_EVENT_QP_REQUEST },
+	[TOO_LONG] = { "Send, too long", FLUE_WR_SEND, FLUE_WC_SUCCESS, false, 0x1205,
+		       FLUE_WC_REMOTE_REQUEST, FLUE_EVENT_QP_REQUEST },
+	[NO_RECEIVE] = { "Send, no receive", FLUE_WR_SEND, FLUE_WC_SUCCESS, false, 0x1202, 0, 0 },
+	[BAD_LOCAL_KEY] = { "bad lkey", FLUE_WR_WRITE, FLUE_WC_LOCAL_PROTECTION, true, 0,
+			    FLUE_WC_LOCAL_PROTECTION, 0 },
+	[BAD_LOCAL_INV] = { "bad local invalidate", FLUE_WR_LOCAL_INV, FLUE_WC_BIND, true, 0,
+			    FLUE_WC_BIND, 0 },
+	[BAD_FAST_REG] = { "bad fast register", FLUE_WR_FAST_REG, FLUE_WC_BIND, true, 0,
+			   FLUE_WC_BIND, 0 },
+	[BAD_ATOMIC_KEY] = { "atomic, bad key", FLUE_WR_FETCH_ADD, 0, false, 0,
+			     FLUE_WC_REMOTE_ACCESS, FLUE_EVENT_QP_ACCESS },
+	[BAD_ATOMIC_PLACE] = { "atomic, not aligned", FLUE_WR_FETCH_ADD, 0, false, 0,
+			       FLUE_WC_REMOTE_REQUEST, FLUE_EVENT_QP_REQUEST },
 };
 
 /* A key of the side's that is not valid now. 0: there is none. */
@@ -398,11 +476,15 @@ static bool fault_is_possible(uint32_t q, int d, enum fault what)
 	struct flow *f = &driver.conn[q].flow[d];
 
 	switch (what) {
+	case BAD_ATOMIC_PLACE: return column_is_full(model_column);
+	case BAD_ATOMIC_KEY: return column_is_full(model_column) && dead_key(q, !d);
 	case BAD_WRITE_KEY:
 	case BAD_READ_KEY: return dead_key(q, !d);
 	case BAD_LOCAL_KEY:
 	case BAD_LOCAL_INV: return dead_key(q, d);
-	case NO_RECEIVE: return srq_of(q, !d) < 0 && f->rcv_posted == f->sends;
+	case NO_RECEIVE:
+		return !column_is_full(model_column) && srq_of(q, !d) < 0 &&
+		       f->rcv_posted == f->sends;
 	default: return true;
 	}
 }
@@ -428,7 +510,12 @@ static void tagged_fault(uint32_t q, int d, enum fault what, struct op *op, stru
 	op->length = 1 + draw(60);
 	cmd->rkey = h->home_key[q];
 	cmd->remote_addr = home_address(q, !d, end - op->length + 1);
-	if (what == BAD_WRITE_KEY || what == BAD_READ_KEY)
+	if (op_is_atomic(op)) {
+		op->length = sizeof(uint64_t);
+		cmd->rkey = h->words_key;
+		cmd->remote_addr = h->base + word_offset(q) + 1 + draw(7);
+	}
+	if (what == BAD_WRITE_KEY || what == BAD_READ_KEY || what == BAD_ATOMIC_KEY)
 		cmd->rkey = dead_key(q, !d);
 	if (what == BAD_WRITE_ACCESS) {
 		cmd->rkey = h->library_key;
@@ -455,9 +542,9 @@ static void commit_fault(uint32_t q, int d, enum fault what)
 	struct flow *f = &driver.conn[q].flow[d];
 	struct op op = ops_new(faults[what].wr, FLUE_SIGNALED);
 	struct cmd cmd = { .rkey = 0 };
-	bool read = op.wr == FLUE_WR_READ;
+	bool read = op_fetches(&op);
 
-	op.status = faults[what].status;
+	op.status = column_is_full(model_column) ? faults[what].full : faults[what].status;
 	if (op.wr == FLUE_WR_SEND || op.wr == FLUE_WR_SEND_INV)
 		send_fault(q, d, what, &op, &cmd);
 	else if (faults[what].local)
@@ -469,7 +556,9 @@ static void commit_fault(uint32_t q, int d, enum fault what)
 				    read ? AREA_SINK : AREA_SOURCE, op.length, 1);
 		op.local_held = true;
 	}
-	expect_end(q);
+	expect_end(q, -1);
+	if (column_is_full(model_column) && faults[what].event)
+		driver.conn[q].wanted[!d][faults[what].event] = 1;
 	ops_post(q, d, &op, &cmd);
 }
 
@@ -488,11 +577,12 @@ void ends_fault(uint32_t q)
 	await_events(q);
 	want_reason(q, finder, FLUE_CLOSE_FAULT);
 	want_reason(q, !finder, FLUE_CLOSE_TERMINATED);
-	if (c->end[0].detail != faults[what].detail || c->end[1].detail != faults[what].detail)
+	if (!column_is_full(model_column) &&
+	    (c->end[0].detail != faults[what].detail || c->end[1].detail != faults[what].detail))
 		diverge(q, "%s: details %x and %x, want %x", faults[what].name, c->end[0].detail,
 			c->end[1].detail, faults[what].detail);
 	driver.faults++;
-	finish(q);
+	finish(q, -1);
 	ends_connect(q);
 }
 
@@ -500,7 +590,9 @@ void ends_settle(void)
 {
 	for (uint32_t q = 0; q < N_QPS; q++)
 		close_gracefully(q);
-	for (int side = 0; side < 2; side++)
+	for (int side = 0; side < 2; side++) {
+		kinds_check_common(side);
 		for (uint32_t i = 0; i < N_SRQS; i++)
 			ops_count_srq(side, i);
+	}
 }

@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * model [--seed N] [--steps N] [--seconds N]
+ * model [--link NAME] [--seed N] [--steps N] [--seconds N]
+ *
+ * NAME is a column of conf/column.h: what connections go over.
  *
  * Runs until so many requests were posted or so many seconds have passed. The seed is printed
  * first; with the same seed the same operations are done again.
  */
 #include <errno.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "model/driver.h"
 
@@ -26,101 +24,7 @@ static uint64_t now_ms(void)
 	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-/* ---- the other process ---- */
-
-static struct channel mirror_channel;
-
-static void tell(void *arg, const struct record *r)
-{
-	(void)arg;
-	if (!channel_put(&mirror_channel, r, sizeof(*r)))
-		exit(1);
-}
-
-/* Executes what has come. -1: the end. */
-static int obey(struct side *s)
-{
-	struct record r = { .type = REC_REPLY };
-	struct cmd cmd;
-	int n = 0, rc;
-
-	while ((rc = channel_get(&mirror_channel, &cmd, sizeof(cmd), false)) > 0) {
-		if (cmd.type == CMD_QUIT) {
-			r.u.reply = (struct record_reply) { .ok = side_close(s), .error = errno };
-			tell(NULL, &r);
-			return -1;
-		}
-		side_execute(s, &cmd, &r.u.reply);
-		tell(NULL, &r);
-		n++;
-	}
-	return rc < 0 ? -1 : n;
-}
-
-static int mirror(int fd)
-{
-	struct hello hello;
-	struct side *s = side_open(1, &hello);
-	unsigned idle = 0;
-	uint16_t port;
-	int n = 0;
-
-	if (!s)
-		return 1;
-	channel_init(&mirror_channel, fd, true);
-	channel_put(&mirror_channel, &hello, sizeof(hello));
-	if (!channel_flush(&mirror_channel) ||
-	    channel_get(&mirror_channel, &port, sizeof(port), true) < 0)
-		return 1;
-	side_meet(s, port);
-	while (n >= 0) {
-		unsigned news = side_progress(s, tell, NULL);
-
-		n = obey(s);
-		if (!channel_flush(&mirror_channel))
-			return 1;
-		idle = news || n ? 0 : idle + 1;
-		if (n < 0 || side_is_busy(s) || idle < 20)
-			continue;
-		side_arm(s);
-		if (!side_progress(s, tell, NULL) && n == 0)
-			side_sleep(s, fd, 1000);
-	}
-	return 0;
-}
-
 /* ---- the driver ---- */
-
-static pid_t start_mirror(int *fd)
-{
-	char number[16];
-	int fds[2];
-	pid_t pid;
-
-	if (socketpair(AF_UNIX, SOCK_STREAM, 0, fds))
-		return -1;
-	snprintf(number, sizeof(number), "%d", fds[1]);
-	pid = fork();
-	if (pid == 0) {
-		close(fds[0]);
-		execl("/proc/self/exe", "model", "--mirror", number, NULL);
-		_exit(1);
-	}
-	close(fds[1]);
-	*fd = fds[0];
-	return pid;
-}
-
-static bool meet(int fd)
-{
-	channel_init(&driver.channel, fd, false);
-	driver.own = side_open(0, &driver.hello[0]);
-	if (!driver.own ||
-	    channel_get(&driver.channel, &driver.hello[1], sizeof(driver.hello[1]), true) < 0)
-		return false;
-	side_meet(driver.own, driver.hello[1].port);
-	return channel_put(&driver.channel, &driver.hello[0].port, sizeof(driver.hello[0].port));
-}
 
 static void init_books(void)
 {
@@ -165,16 +69,15 @@ static int drive(uint64_t seed, uint64_t steps, uint64_t seconds)
 {
 	struct cmd quit = { .type = CMD_QUIT };
 	uint64_t begin = now_ms();
-	int status, fd = -1;
-	pid_t pid;
+	int status;
 
-	printf("# model: --seed %llu\n", (unsigned long long)seed);
+	printf("# model: --link %s --seed %llu\n", column_name(model_column),
+	       (unsigned long long)seed);
 	fflush(stdout);
 	driver.seed = seed;
 	driver.random = seed * 0x9e3779b97f4a7c15ull | 1;
 	driver.next_seed = LIBRARY_SEED;
-	pid = start_mirror(&fd);
-	if (pid < 0 || !meet(fd))
+	if (!process_start())
 		return 1;
 	init_books();
 	run(steps, seconds);
@@ -183,14 +86,19 @@ static int drive(uint64_t seed, uint64_t steps, uint64_t seconds)
 		diverge(N_QPS, "side 1 cannot be closed: %s", strerror(driver.answer.error));
 	if (!side_close(driver.own))
 		diverge(N_QPS, "side 0 cannot be closed: %s", strerror(errno));
-	if (waitpid(pid, &status, 0) != pid || status)
+	status = process_join();
+	if (status)
 		diverge(N_QPS, "the other process ended with %x", status);
-	printf("# %llu requests, %llu connections, %llu faults, %llu MiB, %llu comparisons in %llu s, "
-	       "trace %016llx: no divergence\n",
+	printf("# %llu requests, %llu connections, %llu faults, %llu kills, %llu stops, %llu MiB, "
+	       "%llu comparisons in %llu s, trace %016llx: no divergence\n",
 	       (unsigned long long)driver.requests, (unsigned long long)driver.connections,
-	       (unsigned long long)driver.faults, (unsigned long long)driver.octets >> 20,
+	       (unsigned long long)driver.faults, (unsigned long long)driver.kills,
+	       (unsigned long long)driver.stops, (unsigned long long)driver.octets >> 20,
 	       (unsigned long long)driver.checks, (unsigned long long)(now_ms() - begin) / 1000,
 	       (unsigned long long)driver.trace);
+	if (driver.silent_for)
+		printf("# nothing came for at most %llu ms, waiting for (%s)\n",
+		       (unsigned long long)driver.silence / 1000000, driver.silent_for);
 	return 0;
 }
 
@@ -203,6 +111,17 @@ static uint64_t scaled(uint64_t seconds)
 									   : seconds;
 }
 
+enum column model_column;
+
+static bool choose_link(const char *name)
+{
+	if (!column_find(name, &model_column))
+		return false;
+	if (model_column == COLUMN_DENIED)
+		column_deny_process_vm();
+	return true;
+}
+
 int main(int argc, char **argv)
 {
 	uint64_t seed = now_ms() * 1000003 % 1000000007, steps = 0, seconds = 0;
@@ -213,7 +132,9 @@ int main(int argc, char **argv)
 		uint64_t value = strtoull(argv[i + 1], NULL, 0);
 
 		if (!strcmp(argv[i], "--mirror"))
-			return mirror((int)value);
+			return process_mirror((int)value);
+		if (!strcmp(argv[i], "--link") && choose_link(argv[i + 1]))
+			continue;
 		if (!strcmp(argv[i], "--seed"))
 			seed = value;
 		else if (!strcmp(argv[i], "--steps"))
@@ -224,7 +145,8 @@ int main(int argc, char **argv)
 			argc = 0;
 	}
 	if (argc % 2 == 0) {
-		fprintf(stderr, "usage: model [--seed N] [--steps N] [--seconds N]\n");
+		fprintf(stderr,
+			"usage: model [--link NAME] [--seed N] [--steps N] [--seconds N]\n");
 		return 2;
 	}
 	if (!steps && !seconds)

@@ -21,6 +21,8 @@
 
 #include <flue/flue.h>
 
+#include "conf/column.h"
+
 #define N_QPS      64
 #define N_CQS      5 /* of each side; the last one hands over by function */
 #define N_SRQS     2 /* of each side */
@@ -41,6 +43,9 @@
 #define LIBRARY      (1100 * 1024) /* read-only octets, for Reads */
 #define LIBRARY_SEED 1
 #define BACKGROUND   0x5a
+
+/* What connections go over. In `self` both sides are in one process. */
+extern enum column model_column;
 
 enum area_kind { AREA_SOURCE = 0, AREA_RECEIVE, AREA_TARGET, AREA_SINK, N_AREAS };
 enum dyn_kind { DYN_REGION = 0, DYN_WINDOW };
@@ -82,6 +87,9 @@ uint64_t area_offset(uint32_t q, enum area_kind kind);
 uint64_t library_offset(void);
 #define SRQ_SLOT (SRQ_MSG + 2 * GAP)
 uint64_t srq_offset(uint32_t srq, uint32_t slot);
+/* For atomics: one word of each queue pair's own, and behind them one of all. */
+#define COMMON_WORD N_QPS
+uint64_t word_offset(uint32_t q);
 uint64_t memory_size(void);
 
 /* ---- patterns ---- */
@@ -101,6 +109,7 @@ enum check_mode {
 	CHECK_EXACT = 0, /* the first `length` octets of the message, background behind */
 	CHECK_MAYBE,     /* each octet is the message's or background */
 	CHECK_NOTHING,   /* it does not matter (a source) */
+	CHECK_VALUE,     /* eight octets: the number `start` */
 };
 
 void pattern_init(void);
@@ -125,7 +134,10 @@ enum command {
 	CMD_RENEW, /* of the queue pair: new regions and window; value: see side.c */
 	CMD_RESIZE_CQ,
 	CMD_ARM_SRQ,
-	CMD_BUSY, /* arg: poll without sleeping, or with */
+	CMD_BUSY,   /* arg: poll without sleeping, or with */
+	CMD_WORD,   /* value: what word q was; it becomes `start` */
+	CMD_LINK,   /* value: what the connection goes over */
+	CMD_REMAKE, /* the queue pair is destroyed, and there is another */
 	CMD_QUIT,
 	N_COMMANDS,
 };
@@ -140,7 +152,8 @@ struct cmd {
 	uint64_t start; /* of the pattern, for CHECK of a Read from the library */
 	uint32_t mode;  /* enum check_mode */
 	/* requests */
-	uint32_t op, flags;
+	uint32_t op, flags, imm;
+	struct flue_atomic atomic;
 	uint32_t rkey, lkey; /* lkey 0: that of the home region */
 	uint64_t local_addr; /* with lkey: what the first piece is called */
 	uint64_t remote_addr;
@@ -162,7 +175,7 @@ enum record_type {
 struct hello {
 	uint64_t base; /* address of its memory */
 	uint16_t port;
-	uint32_t library_key;
+	uint32_t library_key, words_key;
 	uint32_t home_key[N_QPS];
 	uint32_t dyn_key[N_QPS][N_DYN];
 };
@@ -177,7 +190,7 @@ struct record_reply {
 struct record_completion {
 	uint32_t q;
 	uint64_t id;
-	uint32_t status, op, length, flags, inv_key;
+	uint32_t status, op, length, flags, inv_key; /* inv_key: or the immediate data */
 };
 
 struct record_event {

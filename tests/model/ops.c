@@ -12,16 +12,11 @@ struct op ops_new(uint32_t wr, uint32_t flags)
 	return (struct op) { .wr = wr, .flags = flags, .seed = ++driver.next_seed };
 }
 
-static bool is_read(const struct op *op)
-{
-	return op->wr == FLUE_WR_READ || op->wr == FLUE_WR_READ_INV;
-}
-
 /* We shall hear that the responder has come so far. */
 static bool lands(const struct op *op)
 {
-	return op->wr == FLUE_WR_SEND || op->wr == FLUE_WR_SEND_INV ||
-	       (is_read(op) && op->flags & FLUE_SIGNALED);
+	return op_is_delivered(op) ||
+	       ((op_is_read(op) || column_is_full(model_column)) && op->flags & FLUE_SIGNALED);
 }
 
 /* What will be over without a further post. */
@@ -40,14 +35,14 @@ static void soften(struct flow *f, const struct op *op)
 
 static void keep_books(struct flow *f, const struct op *op)
 {
-	struct area *local = is_read(op) ? &f->sink : &f->source;
+	struct area *local = op_fetches(op) ? &f->sink : &f->source;
 
 	f->ops[f->posted % OPS] = *op;
 	if (op->local_held)
 		local->posted = local->last;
 	if (op->target_held)
 		f->target.posted = f->target.last;
-	if (op->wr == FLUE_WR_SEND || op->wr == FLUE_WR_SEND_INV)
+	if (op_is_delivered(op))
 		f->send_numbers[f->sends++ % OPS] = f->posted;
 	f->posted++;
 	f->unsignaled = op->flags & FLUE_SIGNALED ? 0 : f->unsignaled + 1;
@@ -200,6 +195,25 @@ void ops_receives(uint32_t q, int d, uint32_t n)
 	}
 }
 
+void ops_late_receives(uint32_t q, int d)
+{
+	struct flow *f = &driver.conn[q].flow[d];
+
+	while (f->rcv_posted != f->sends) {
+		const struct op *op = &f->ops[f->send_numbers[f->rcv_posted % OPS] % OPS];
+		struct layout l = { .n = 0 };
+		uint32_t at = 0, size;
+
+		cut(&l, op->length + draw(100), 1 + draw(MAX_PIECES));
+		size = (uint32_t)layout_size(&l);
+		if (!area_place(&f->receive, size, &at))
+			abort();
+		driver_wait(q, area_is_free(&f->receive, at, size));
+		post_receive(q, d, at, &l);
+		f->receive.soft++;
+	}
+}
+
 void ops_small_receive(uint32_t q, int d)
 {
 	struct flow *f = &driver.conn[q].flow[d];
@@ -304,7 +318,14 @@ static uint32_t gathered(struct op *op)
 	return chance(60) ? 1 : 1 + draw(MAX_PIECES);
 }
 
-static void send_octets(uint32_t q, int d)
+/* Four octets for the peer. */
+static void add_immediate(struct op *op, struct cmd *cmd, uint32_t wr)
+{
+	op->wr = wr;
+	op->inv_key = cmd->imm = draw(UINT32_MAX);
+}
+
+void ops_send(uint32_t q, int d)
 {
 	struct flow *f = &driver.conn[q].flow[d];
 	struct op op = ops_new(FLUE_WR_SEND, random_flags() | (chance(20) ? FLUE_SOLICITED : 0));
@@ -318,6 +339,8 @@ static void send_octets(uint32_t q, int d)
 	if (victim >= 0) {
 		op.wr = FLUE_WR_SEND_INV;
 		op.inv_key = cmd.rkey = driver.conn[q].dyn[!d][victim].key;
+	} else if (column_is_full(model_column) && chance(25)) {
+		add_immediate(&op, &cmd, FLUE_WR_SEND_IMM);
 	}
 	number = ops_post(q, d, &op, &cmd);
 	if (victim >= 0)
@@ -334,6 +357,10 @@ static void write_octets(uint32_t q, int d)
 	uint32_t number;
 	int which;
 
+	if (column_is_full(model_column) && chance(20)) {
+		ops_promise_receive(q, d);
+		add_immediate(&op, &cmd, FLUE_WR_WRITE_IMM);
+	}
 	op.length = random_length(max_message(q));
 	op.target = ops_slot(q, d, &f->target, AREA_TARGET, op.length, 1);
 	op.target_held = true;
@@ -355,7 +382,7 @@ static uint32_t read_octets(uint32_t q, int d, const struct op *written)
 	struct op op = ops_new(FLUE_WR_READ, random_flags());
 	struct cmd cmd = { .rkey = driver.hello[!d].library_key };
 	int victim = !written && chance(20) ? dyn_for_read_inv(q, d) : -1, source = -1, sink;
-	uint32_t number;
+	uint32_t number, pieces;
 
 	if (written) {
 		op.flags |= FLUE_SIGNALED;
@@ -369,12 +396,14 @@ static uint32_t read_octets(uint32_t q, int d, const struct op *written)
 		op.seed = LIBRARY_SEED;
 		cmd.remote_addr = driver.hello[!d].base + library_offset() + op.start;
 	}
-	op.local = ops_slot(q, d, &f->sink, AREA_SINK, op.length, 1);
+	pieces = column_is_full(model_column) && victim < 0 && chance(40) ? 1 + draw(MAX_PIECES)
+									  : 1;
+	op.local = ops_slot(q, d, &f->sink, AREA_SINK, op.length, pieces);
 	op.local_held = true;
 	sink = victim;
 	if (victim >= 0)
 		dyn_name_of(q, d, victim, layout_piece(&op.local, 0), &cmd.lkey, &cmd.local_addr);
-	else if (chance(30))
+	else if (pieces == 1 && chance(30))
 		dyn_name(q, d, AREA_SINK, layout_piece(&op.local, 0), FLUE_LOCAL_WRITE, &cmd.lkey,
 			 &cmd.local_addr, &sink);
 	if (victim >= 0)
@@ -411,7 +440,7 @@ static void arm_srq(uint32_t q)
 		return;
 	driver.srq[side][srq].limits_wanted++;
 	driver_issue(side, &cmd, &p);
-	send_octets(q, !side);
+	ops_send(q, !side);
 	driver_wait(q, driver.srq[side][srq].limits_wanted == 0);
 }
 
@@ -429,8 +458,10 @@ static void one_request(uint32_t q)
 	int d = (int)draw(2);
 	uint32_t what = draw(100);
 
-	if (what < 38)
-		send_octets(q, d);
+	if (column_is_full(model_column) && chance(12))
+		kinds_atomic(q, d);
+	else if (what < 38)
+		ops_send(q, d);
 	else if (what < 65)
 		write_octets(q, d);
 	else if (what < 82)
@@ -441,7 +472,7 @@ static void one_request(uint32_t q)
 
 static void rare_thing(uint32_t q)
 {
-	switch (draw(10)) {
+	switch (draw(column_is_full(model_column) ? 13 : 11)) {
 	case 0:
 	case 1: ends_graceful(q); break;
 	case 2:
@@ -451,16 +482,37 @@ static void rare_thing(uint32_t q)
 	case 6: resize_cq(); break;
 	case 7: arm_srq(q); break;
 	case 8: change_mode(); break;
+	case 9: ends_destroy(q); break;
+	case 11:
+	case 12: kinds_not_ready(q); break;
 	default:
 		if (srq_of(q, 0) < 0)
 			fill_receives(q, (int)draw(2));
 	}
 }
 
+/* How often the other side is killed and stopped, in steps: seldom enough for something to happen between. */
+#define KILL_EVERY 4000
+#define STOP_EVERY 1500
+
+static bool disturb(void)
+{
+	if (model_column == COLUMN_SELF)
+		return false;
+	if (driver.step % STOP_EVERY == STOP_EVERY / 2)
+		process_stop(1 + draw(150));
+	if (driver.step % KILL_EVERY != KILL_EVERY / 2)
+		return false;
+	ends_kill();
+	return true;
+}
+
 void ops_step(void)
 {
 	uint32_t q = draw(N_QPS), n = 1 + draw(8);
 
+	if (disturb())
+		return;
 	if (chance(4)) {
 		rare_thing(q);
 		return;

@@ -130,6 +130,8 @@ static uint32_t check_piece(struct checker *c, const uint8_t *at, uint32_t lengt
 
 	if (c->mode == CHECK_NOTHING)
 		return length;
+	if (c->mode == CHECK_VALUE)
+		return memcmp(at, &c->start, sizeof(c->start)) == 0 ? length : 0;
 	if (c->mode == CHECK_MAYBE)
 		good = foreign(at, c->start, n, c->seed);
 	else
@@ -187,7 +189,12 @@ uint64_t srq_offset(uint32_t srq, uint32_t slot)
 	return library_offset() + LIBRARY + ((uint64_t)srq * SRQ_DEPTH + slot) * SRQ_SLOT;
 }
 
+uint64_t word_offset(uint32_t q)
+{
+	return srq_offset(N_SRQS, 0) + q * sizeof(uint64_t);
+}
+
 uint64_t memory_size(void)
 {
-	return srq_offset(N_SRQS, 0);
+	return word_offset(COMMON_WORD + 1);
 }

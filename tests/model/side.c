@@ -25,8 +25,11 @@ static bool make_memory(struct side *s)
 	pattern_fill(s->memory + library_offset(), 0, LIBRARY, LIBRARY_SEED);
 	s->library = flue_register(s->pd, s->memory + library_offset(), LIBRARY, FLUE_REMOTE_READ);
 	s->srq_mr = flue_register(s->pd, s->memory + srq_offset(0, 0),
-				  memory_size() - srq_offset(0, 0), FLUE_LOCAL_WRITE);
-	return s->library && s->srq_mr;
+				  srq_offset(N_SRQS, 0) - srq_offset(0, 0), FLUE_LOCAL_WRITE);
+	memset(s->memory + word_offset(0), 0, memory_size() - word_offset(0));
+	s->words = flue_register(s->pd, s->memory + word_offset(0), memory_size() - word_offset(0),
+				 FLUE_LOCAL_WRITE | FLUE_REMOTE_ATOMIC);
+	return s->library && s->srq_mr && s->words;
 }
 
 static bool make_queues(struct side *s)
@@ -80,10 +83,18 @@ static bool drop_dynamic(struct side *s, uint32_t q)
 	return true;
 }
 
-static bool make_qp(struct side *s, uint32_t q, int number)
+/* Who has no receive is asked again soon. */
+static bool set_values(struct flue_qp *qp)
+{
+	struct flue_qp_values v = { sizeof(v), .min_rnr_timer = 1 };
+
+	return !column_is_full(model_column) || qp->ops->modify(qp, &v, FLUE_QPV_MIN_RNR_TIMER);
+}
+
+static bool make_qp(struct side *s, uint32_t q)
 {
 	struct flue_qp_attr attr = FLUE_ATTR(struct flue_qp_attr);
-	int srq = srq_of(q, number);
+	int srq = srq_of(q, s->number);
 
 	attr.send_cq = s->cqs[q % N_CQS];
 	attr.recv_cq = s->cqs[q / N_CQS % N_CQS];
@@ -100,6 +111,11 @@ static bool make_qp(struct side *s, uint32_t q, int number)
 	if (!s->qps[q])
 		return false;
 	s->qps[q]->user = (void *)(uintptr_t)q;
+	return set_values(s->qps[q]);
+}
+
+static bool make_home(struct side *s, uint32_t q)
+{
 	s->home[q] = flue_register(s->pd, s->memory + area_offset(q, AREA_SOURCE),
 				   (size_t)area_size(q) * N_AREAS,
 				   HOME_ACCESS | (home_is_zero_based(q) ? FLUE_ZERO_BASED : 0));
@@ -114,20 +130,24 @@ static bool make_listener(struct side *s)
 	in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	attr.local = (struct sockaddr *)&in;
 	attr.local_len = sizeof(in);
+	attr.flags = column_is_full(model_column) ? FLUE_LISTEN_FULL : 0;
 	s->listener = s->adapter->ops->listen(s->adapter, &attr);
 	return s->listener;
 }
 
-static bool make_all(struct side *s, int number)
+static bool make_all(struct side *s)
 {
-	s->adapter = flue_open(NULL);
+	struct flue_open_attr attr = FLUE_ATTR(struct flue_open_attr);
+
+	attr.links = column_is_local(model_column) ? FLUE_LINK_ALL : FLUE_LINK_TCP;
+	s->adapter = flue_open(&attr);
 	if (!s->adapter)
 		return false;
 	s->pd = flue_create_pd(s->adapter);
 	if (!s->pd || !make_memory(s) || !make_queues(s))
 		return false;
 	for (uint32_t q = 0; q < N_QPS; q++)
-		if (!make_qp(s, q, number))
+		if (!make_qp(s, q) || !make_home(s, q))
 			return false;
 	return make_listener(s);
 }
@@ -137,6 +157,7 @@ static void describe(const struct side *s, struct hello *h)
 	h->base = (uintptr_t)s->memory;
 	h->port = ntohs(((struct sockaddr_in *)&s->listener->local)->sin_port);
 	h->library_key = s->library->rkey;
+	h->words_key = s->words->rkey;
 	for (uint32_t q = 0; q < N_QPS; q++) {
 		h->home_key[q] = s->home[q]->rkey;
 		for (uint32_t i = 0; i < N_DYN - 1; i++)
@@ -151,9 +172,10 @@ struct side *side_open(int number, struct hello *hello)
 
 	if (!s)
 		return NULL;
+	s->number = number;
 	pthread_mutex_init(&s->lock, NULL);
 	s->bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-	if (s->bell < 0 || !make_all(s, number)) {
+	if (s->bell < 0 || !make_all(s)) {
 		fprintf(stderr, "model: cannot make the objects: %s\n", strerror(errno));
 		return NULL;
 	}
@@ -178,7 +200,8 @@ static bool drop_qps(struct side *s)
 bool side_close(struct side *s)
 {
 	bool ok = s->listener->ops->destroy(s->listener) && drop_qps(s) &&
-		  flue_deregister(s->library) && flue_deregister(s->srq_mr);
+		  flue_deregister(s->library) && flue_deregister(s->srq_mr) &&
+		  flue_deregister(s->words);
 
 	for (uint32_t i = 0; i < N_SRQS; i++)
 		ok = ok && s->srqs[i]->ops->destroy(s->srqs[i]);
@@ -209,9 +232,14 @@ static bool post_send(struct side *s, const struct cmd *c)
 				   .n_sg = c->layout.n,
 				   .rkey = c->rkey,
 				   .remote_addr = c->remote_addr,
-				   .reg = c->reg };
-	bool reads = c->op == FLUE_WR_READ || c->op == FLUE_WR_READ_INV;
+				   .imm = c->imm };
+	bool atomic = c->op == FLUE_WR_CMP_SWAP || c->op == FLUE_WR_FETCH_ADD;
+	bool reads = c->op == FLUE_WR_READ || c->op == FLUE_WR_READ_INV || atomic;
 
+	if (atomic)
+		wr.atomic = c->atomic;
+	else
+		wr.reg = c->reg;
 	if (c->layout.n && !reads)
 		layout_fill(s->memory, &c->layout, c->seed);
 	for (uint32_t i = 0; i < c->layout.n; i++) {
@@ -274,7 +302,8 @@ static bool connect_qp(struct side *s, const struct cmd *c)
 	attr.remote_len = sizeof(to);
 	attr.private_data = &invitation;
 	attr.private_len = sizeof(invitation);
-	attr.flags = c->conn_flags | FLUE_CONN_ASYNC;
+	attr.flags = c->conn_flags | FLUE_CONN_ASYNC |
+		     (column_is_full(model_column) ? FLUE_CONN_FULL : 0);
 	attr.ird = c->ird;
 	attr.ord = c->ord;
 	attr.fpdu_max = c->fpdu_max;
@@ -289,6 +318,32 @@ static bool renew(struct side *s, uint32_t q, struct record_reply *r)
 	for (uint32_t i = 0; i < N_DYN - 1; i++)
 		r->dyn_key[i] = s->regions[q][i]->rkey;
 	r->dyn_key[N_DYN - 1] = s->windows[q]->rkey;
+	return true;
+}
+
+static bool remake(struct side *s, uint32_t q)
+{
+	if (!flue_destroy_qp(s->qps[q]))
+		return false;
+	side_forget(s, q);
+	return make_qp(s, q);
+}
+
+static bool swap_word(struct side *s, const struct cmd *c, struct record_reply *r)
+{
+	uint64_t *word = (uint64_t *)(void *)(s->memory + word_offset(c->q));
+
+	r->value = (int64_t)__atomic_exchange_n(word, c->start, __ATOMIC_SEQ_CST);
+	return true;
+}
+
+static bool ask_link(struct side *s, uint32_t q, struct record_reply *r)
+{
+	struct flue_qp_values v = FLUE_ATTR(struct flue_qp_values);
+
+	if (!s->qps[q]->ops->query(s->qps[q], &v, FLUE_QPV_LINK))
+		return false;
+	r->value = v.link;
 	return true;
 }
 
@@ -315,6 +370,9 @@ static bool execute(struct side *s, const struct cmd *c, struct record_reply *r)
 	case CMD_RESIZE_CQ: return s->cqs[c->q]->ops->resize(s->cqs[c->q], c->arg);
 	case CMD_ARM_SRQ: return s->srqs[c->q]->ops->arm_limit(s->srqs[c->q], c->arg);
 	case CMD_BUSY: s->busy = c->arg; return true;
+	case CMD_WORD: return swap_word(s, c, r);
+	case CMD_LINK: return ask_link(s, c->q, r);
+	case CMD_REMAKE: return remake(s, c->q);
 	default: return false;
 	}
 }

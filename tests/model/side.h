@@ -17,11 +17,12 @@ struct side {
 	struct flue_cq *cqs[N_CQS];
 	struct flue_srq *srqs[N_SRQS];
 	struct flue_listener *listener;
-	struct flue_mr *library, *srq_mr;
+	struct flue_mr *library, *srq_mr, *words;
 	struct flue_qp *qps[N_QPS];
 	struct flue_mr *home[N_QPS];
 	struct flue_mr *regions[N_QPS][N_DYN - 1];
 	struct flue_mw *windows[N_QPS];
+	int number;
 	uint16_t peer_port;
 	bool busy;
 
@@ -39,6 +40,8 @@ struct invitation {
 };
 
 void side_on_completion(struct flue_cq *cq, const struct flue_wc *wc, void *arg);
+/* What was heard of a queue pair that is no more is forgotten. */
+void side_forget(struct side *s, uint32_t q);
 void side_on_event(const struct flue_event *ev, void *arg);
 
 #endif

@@ -80,6 +80,26 @@ void side_on_event(const struct flue_event *ev, void *arg)
 
 /* ---- the side's own thread ---- */
 
+static uint32_t qp_of(const struct record *r)
+{
+	bool srq = r->type == REC_EVENT && r->u.event.type == FLUE_EVENT_SRQ_LIMIT;
+
+	return srq ? N_QPS : r->type == REC_EVENT ? r->u.event.q : r->u.completion.q;
+}
+
+void side_forget(struct side *s, uint32_t q)
+{
+	uint32_t to;
+
+	pthread_mutex_lock(&s->lock);
+	to = s->first;
+	for (uint32_t i = s->first; i != s->last; i++)
+		if (qp_of(&s->heard[i % HEARD]) != q)
+			s->heard[to++ % HEARD] = s->heard[i % HEARD];
+	s->last = to;
+	pthread_mutex_unlock(&s->lock);
+}
+
 static unsigned take_heard(struct side *s, tell_fn tell, void *arg)
 {
 	struct record r;
@@ -190,7 +210,8 @@ void side_sleep(struct side *s, int fd, int timeout_ms)
 		fds[n++].fd = s->cqs[i]->ops->fd(s->cqs[i]);
 	fds[n++].fd = s->adapter->ops->event_fd(s->adapter);
 	fds[n++].fd = s->bell;
-	fds[n++].fd = fd;
+	if (fd >= 0)
+		fds[n++].fd = fd;
 	for (int i = 0; i < n; i++) {
 		fds[i].events = POLLIN;
 		if (fds[i].fd < 0)
