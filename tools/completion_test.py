@@ -55,6 +55,7 @@ def values_are_offered():
     assert "rate" in offered("sockets", "--sort", "") and "port" in offered("sockets", "-s", "p")
     assert offered("perf", "-t", "b") == ["bandwidth", "both"]
     assert offered("perf", "--crc", "o") == ["on", "off"]
+    assert offered("ping", "--link", "") == ["tcp", "local"]
 
 
 def programs_and_files_are_offered():

@@ -135,32 +135,60 @@ bool ep_post_recv(struct ep *ep, const struct ep_memory *memory, size_t offset, 
 	return flue_post_recv(ep->qp, &wr);
 }
 
-bool ep_post(struct ep *ep, uint32_t op, const struct ep_memory *memory, size_t offset,
-	     uint32_t length, const struct ep_remote *remote, bool signal)
+bool ep_flush(struct ep *ep)
 {
-	struct flue_sge sge = flue_mr_sge(memory->mr, offset, length);
-	struct flue_send_wr wr = { .id = ep->posted + 1, .op = op, .sg = &sge, .n_sg = 1 };
+	uint32_t n = ep->gathered;
+
+	if (n == 0)
+		return true;
+	ep->gathered = 0;
+	ep->calls++;
+	ep->wr[n - 1].next = NULL;
+	return flue_post_send(ep->qp, ep->wr);
+}
+
+bool ep_gather(struct ep *ep, uint32_t op, const struct ep_memory *memory, size_t offset,
+	       uint32_t length, const struct ep_remote *remote, bool signal)
+{
+	struct flue_send_wr *wr;
+	struct flue_sge *sge;
 
 	while (ep->posted - ep->completed >= ep->sq_depth) {
 		if (!ep_pull(ep, 10000))
 			return false;
 	}
-	if (remote) {
-		wr.remote_addr = remote->addr;
-		wr.rkey = remote->rkey;
-	}
-	if (length == 0)
-		wr.n_sg = 0;
-	if (signal || wr.id % ep->signal_every == 0)
-		wr.flags |= FLUE_SIGNALED;
-	if (op != FLUE_WR_READ && length <= ep->qp->max_inline) {
-		wr.flags |= FLUE_INLINE;
-		sge.addr = (uintptr_t)(memory->data + offset);
-	}
-	if (!flue_post_send(ep->qp, &wr))
+	if (ep->gathered == EP_LIST_MAX && !ep_flush(ep))
 		return false;
-	ep->posted++;
+	wr = &ep->wr[ep->gathered];
+	sge = &ep->sge[ep->gathered];
+	*sge = flue_mr_sge(memory->mr, offset, length);
+	*wr = (struct flue_send_wr) { .next = wr + 1, .op = op, .sg = sge, .n_sg = length > 0 };
+	wr->id = ++ep->posted;
+	if (remote) {
+		wr->remote_addr = remote->addr;
+		wr->rkey = remote->rkey;
+	}
+	if (signal || wr->id % ep->signal_every == 0)
+		wr->flags |= FLUE_SIGNALED;
+	if (op != FLUE_WR_READ && length <= ep->qp->max_inline) {
+		wr->flags |= FLUE_INLINE;
+		sge->addr = (uintptr_t)(memory->data + offset);
+	}
+	ep->gathered++;
 	return true;
+}
+
+bool ep_post(struct ep *ep, uint32_t op, const struct ep_memory *memory, size_t offset,
+	     uint32_t length, const struct ep_remote *remote, bool signal)
+{
+	return ep_gather(ep, op, memory, offset, length, remote, signal) && ep_flush(ep);
+}
+
+uint32_t ep_link(struct ep *ep)
+{
+	struct flue_qp_values values = FLUE_ATTR(struct flue_qp_values);
+
+	return ep->qp->ops->query(ep->qp, &values, FLUE_QPV_LINK) ? values.link : 0;
 }
 
 /* Take what is in the CQ. *any: there was something. */
@@ -260,6 +288,8 @@ bool ep_pull(struct ep *ep, int timeout_ms)
 		errno = ECONNRESET;
 		return false;
 	}
+	if (!ep_flush(ep))
+		return false;
 	do { /* a signal handler only sets a flag; its owner looks between two messages */
 		switch (ep->wait) {
 		case EP_POLL: good = spin(ep, timeout_ms); break;

@@ -5,12 +5,14 @@
  *
  * Send requests are mostly unsignaled; `posted` and `completed` count them. Receive completions
  * wait in a queue until ep_recv() takes them, so a caller that waits for room in the send queue loses
- * none.
+ * none. Requests can be gathered and posted as one list; who waits posts what is gathered first.
  */
 #ifndef FLUE_TOOLS_EP_H
 #define FLUE_TOOLS_EP_H
 
 #include <flue/flue.h>
+
+#define EP_LIST_MAX 64
 
 enum ep_wait {
 	EP_WAIT, /* sleep in cq->ops->wait */
@@ -34,8 +36,12 @@ struct ep {
 	int epoll;
 	bool armed; /* EP_FD: a notice was asked for */
 	uint32_t sq_depth, signal_every;
-	uint64_t posted, completed; /* send requests, ever */
-	struct flue_wc *received;   /* ring of rq_depth */
+	uint64_t posted, completed; /* send requests, ever; those gathered count as posted */
+	struct flue_send_wr wr[EP_LIST_MAX]; /* gathered */
+	struct flue_sge sge[EP_LIST_MAX];
+	uint32_t gathered;
+	uint64_t calls;           /* that posted them */
+	struct flue_wc *received; /* ring of rq_depth */
 	uint32_t rq_depth;
 	uint64_t received_head, received_tail;
 	struct flue_wc failed; /* first completion that was no success */
@@ -70,6 +76,15 @@ bool ep_post_recv(struct ep *ep, const struct ep_memory *memory, size_t offset, 
  * Writes go inline. */
 bool ep_post(struct ep *ep, uint32_t op, const struct ep_memory *memory, size_t offset,
 	     uint32_t length, const struct ep_remote *remote, bool signal);
+
+/* The same, but posted only with the next ep_post() or ep_flush(), before the next wait, or when there are
+ * EP_LIST_MAX: in one call. */
+bool ep_gather(struct ep *ep, uint32_t op, const struct ep_memory *memory, size_t offset,
+	       uint32_t length, const struct ep_remote *remote, bool signal);
+bool ep_flush(struct ep *ep);
+
+/* Which way the connection goes: enum flue_link; 0: it cannot be told. */
+uint32_t ep_link(struct ep *ep);
 
 /* Wait for at least one completion, of either kind, and take note of it. Signals do not
  * interrupt it. ETIMEDOUT, ECONNRESET: a request failed or was flushed, see ep_explain(). */

@@ -48,6 +48,19 @@ static struct ep_remote slot_remote(const struct session *s, uint64_t k)
 	return (struct ep_remote) { s->remote.addr + slot_offset(s, k), s->remote.rkey };
 }
 
+/* The next message of a bandwidth test; every `list` of them are posted in one call. */
+static bool post_next(struct run *r, uint32_t op, size_t at, const struct ep_remote *remote,
+		      const char *what)
+{
+	struct ep *ep = &r->s->ep;
+	uint32_t list = r->t->list ? r->t->list : 1;
+
+	if (!ep_gather(ep, op, &r->s->data, at, (uint32_t)r->t->size, remote, false))
+		return session_fail(r->s, what);
+	r->sent++;
+	return ep->gathered < list || ep_flush(ep) || session_fail(r->s, what);
+}
+
 static bool answer_is_good(struct session *s, const struct session_test *t, uint64_t k,
 			   const void *data, size_t length)
 {
@@ -190,10 +203,8 @@ static bool run_reads(struct run *r)
 		check_reads(r);
 		if (r->t->verify)
 			memset(s->data.data + at, 0, r->t->size);
-		if (!ep_post(&s->ep, FLUE_WR_READ, &s->data, at, (uint32_t)r->t->size, &from,
-			     false))
-			return session_fail(s, "reading");
-		r->sent++;
+		if (!post_next(r, FLUE_WR_READ, at, &from, "reading"))
+			return false;
 	}
 	return true;
 }
@@ -225,9 +236,8 @@ static bool run_writes(struct run *r)
 			return false;
 		if (r->t->verify)
 			pattern_fill(s->data.data + at, r->t->size, r->sent);
-		if (!ep_post(&s->ep, FLUE_WR_WRITE, &s->data, at, (uint32_t)r->t->size, &to, false))
-			return session_fail(s, "writing");
-		r->sent++;
+		if (!post_next(r, FLUE_WR_WRITE, at, &to, "writing"))
+			return false;
 		if (r->t->verify && r->sent - first == s->in_use) {
 			if (!check_writes(r, first))
 				return false;
@@ -267,9 +277,8 @@ static bool run_sends(struct run *r)
 			return false;
 		if (r->t->verify)
 			pattern_fill(s->data.data + at, r->t->size, r->sent);
-		if (!ep_post(&s->ep, FLUE_WR_SEND, &s->data, at, (uint32_t)r->t->size, NULL, false))
-			return session_fail(s, "sending");
-		r->sent++;
+		if (!post_next(r, FLUE_WR_SEND, at, NULL, "sending"))
+			return false;
 	}
 	return true;
 }
@@ -287,6 +296,7 @@ bool session_run(struct session *s, const struct session_test *t, struct session
 {
 	struct run r = { .s = s, .t = t };
 	struct proto_msg report;
+	uint64_t calls = s->ep.calls;
 	bool good;
 
 	/* Few enough unsignaled requests that the window moves on in small steps. */
@@ -303,6 +313,7 @@ bool session_run(struct session *s, const struct session_test *t, struct session
 	if (t->what == PROTO_BANDWIDTH && t->op == PROTO_READ)
 		check_reads(&r);
 	result->messages = r.sent;
+	result->calls = s->ep.calls - calls;
 	result->bytes = r.sent * t->size;
 	result->bad = r.bad + report.u.report.bad;
 	return true;

@@ -18,7 +18,8 @@ enum {
 	KEY_MEMORY,
 	KEY_JSON,
 	KEY_FULL,
-	KEY_TCP
+	KEY_TCP,
+	KEY_LINK
 };
 
 static const struct argp_option options[] = {
@@ -31,8 +32,11 @@ static const struct argp_option options[] = {
 	{ "full", KEY_FULL, NULL, 0,
 	  "Full service instead of iWARP, on both sides: a Send or Write is done when the peer has it",
 	  1 },
-	{ "tcp", KEY_TCP, NULL, 0,
-	  "Full service over TCP also where both sides are on one host and could share memory", 1 },
+	{ "link", KEY_LINK, "tcp|local", 0,
+	  "Full service: over TCP also where both sides are on one host and could share memory; or "
+	  "through memory, else fail (whichever can be had)",
+	  1 },
+	{ "tcp", KEY_TCP, NULL, 0, "The same as --link tcp", 1 },
 	{ "wait", KEY_WAIT, NULL, 0, "Sleep until there is a completion (default)", 1 },
 	{ "poll", KEY_POLL, NULL, 0, "Spin: lowest latency, a whole processor", 1 },
 	{ "fd", KEY_FD, NULL, 0, "Sleep in epoll on the completion queue's descriptor", 1 },
@@ -66,6 +70,27 @@ static void parse_crc(struct options *o, const char *arg, struct argp_state *sta
 		argp_error(state, "--crc is 'on' or 'off', not '%s'", arg);
 }
 
+static void parse_link(struct options *o, const char *arg, struct argp_state *state)
+{
+	if (strcmp(arg, "tcp") == 0)
+		o->link = FLUE_LINK_TCP;
+	else if (strcmp(arg, "local") == 0)
+		o->link = FLUE_LINK_LOCAL;
+	else
+		argp_error(state, "--link is 'tcp' or 'local', not '%s'", arg);
+}
+
+/* What only makes sense together. */
+static void check(const struct options *o, struct argp_state *state)
+{
+	if (!o->server && !o->host)
+		argp_error(state, "name a HOST to connect to, or use --server to be one");
+	if (o->server && o->host)
+		argp_error(state, "a server takes no HOST; -l chooses the address to listen on");
+	if (o->link == FLUE_LINK_LOCAL && !o->full)
+		argp_error(state, "--link local is for full service: use --full, on both sides");
+}
+
 static error_t parse_server(int key, char *arg, struct argp_state *state)
 {
 	struct options *o = state->input;
@@ -83,13 +108,7 @@ static error_t parse_server(int key, char *arg, struct argp_state *state)
 		if (!util_parse_size(arg, 1 << 20, UINT64_C(1) << 40, &o->memory_max))
 			argp_error(state, "--memory takes a size from 1M to 1T, not '%s'", arg);
 		break;
-	case ARGP_KEY_END:
-		if (!o->server && !o->host)
-			argp_error(state, "name a HOST to connect to, or use --server to be one");
-		if (o->server && o->host)
-			argp_error(state,
-				   "a server takes no HOST; -l chooses the address to listen on");
-		break;
+	case ARGP_KEY_END: check(o, state); break;
 	default: return ARGP_ERR_UNKNOWN;
 	}
 	return 0;
@@ -103,7 +122,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case 'p': parse_port(o, arg, state); break;
 	case KEY_CRC: parse_crc(o, arg, state); break;
 	case KEY_FULL: o->full = true; break;
-	case KEY_TCP: o->tcp = true; break;
+	case KEY_TCP: o->link = FLUE_LINK_TCP; break;
+	case KEY_LINK: parse_link(o, arg, state); break;
 	case KEY_WAIT: o->wait = EP_WAIT; break;
 	case KEY_POLL: o->wait = EP_POLL; break;
 	case KEY_FD: o->wait = EP_FD; break;
@@ -119,6 +139,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 }
 
 const struct argp options_argp = { .options = options, .parser = parse };
+
+/* TCP is always needed: connections begin there. */
+uint32_t options_links(const struct options *o)
+{
+	return o->link == FLUE_LINK_TCP ? FLUE_LINK_TCP : 0;
+}
 
 static void say_listening(const struct sockaddr_storage *local, void *arg)
 {
@@ -137,7 +163,7 @@ int options_serve(const struct options *o)
 
 	if (!util_resolve(o->listen, o->port, &local, &attr.local_len))
 		return 1;
-	attr.adapter = cmd_open_adapter(o->tcp ? FLUE_LINK_TCP : 0);
+	attr.adapter = cmd_open_adapter(options_links(o));
 	if (!attr.adapter)
 		return 1;
 	attr.local = (const struct sockaddr *)&local;

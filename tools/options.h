@@ -14,8 +14,8 @@ struct options {
 	const char *port;
 	enum ep_wait wait;
 	bool crc_set, no_crc;
-	bool full; /* service */
-	bool tcp;  /* also where there is something better */
+	bool full;     /* service */
+	uint32_t link; /* enum flue_link: the one it must be; 0: whichever */
 	bool json;
 	/* server */
 	uint64_t clients, memory_max;
@@ -29,6 +29,9 @@ struct options {
 
 /* Its input is a struct options. */
 extern const struct argp options_argp;
+
+/* What the adapter is to be opened for. */
+uint32_t options_links(const struct options *options);
 
 /* Run the server these options describe; returns the exit status. */
 int options_serve(const struct options *options);

@@ -13,7 +13,7 @@
 
 #define SIZE_MAX_ARG (UINT64_C(64) << 20)
 
-enum { KEY_SWEEP = 512, KEY_VERIFY };
+enum { KEY_SWEEP = 512, KEY_VERIFY, KEY_LIST };
 
 static const struct argp_option options[] = {
 	{ .doc = "What to measure:", .group = -1 },
@@ -22,11 +22,13 @@ static const struct argp_option options[] = {
 	{ "size", 'S', "SIZE", 0, "Bytes in a message, as 64, 4k, 1M (latency 64, bandwidth 1M)",
 	  -1 },
 	{ "sweep", KEY_SWEEP, "MIN:MAX", OPTION_ARG_OPTIONAL, "All powers of two (1:4M)", -1 },
+	{ "all", 'a', NULL, 0, "The same as --sweep", -1 },
 	{ "duration", 'd', "SECONDS", 0, "Time for each test (2, in a sweep 0.5)", -1 },
 	{ "count", 'n', "N", 0, "End each test after N messages; with -d at whichever comes first",
 	  -1 },
 	{ "window", 'w', "N", 0, "Bandwidth: messages under way (64, at most 4 MiB, at least 2)",
 	  -1 },
+	{ "list", KEY_LIST, "N", 0, "Bandwidth: requests posted in one call, up to 64 (1)", -1 },
 	{ "verify", KEY_VERIFY, NULL, 0, "Check the contents of every message; slower", -1 },
 	{ 0 },
 };
@@ -91,6 +93,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		if (!util_parse_size(arg, 1, SIZE_MAX_ARG, &p->size))
 			argp_error(state, "-S takes a size from 1 to 64M, not '%s'", arg);
 		break;
+	case 'a':
 	case KEY_SWEEP: parse_sweep(p, arg, state); break;
 	case 'd':
 		if (!util_parse_seconds(arg, 0.001, 3600, &p->seconds))
@@ -103,6 +106,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case 'w':
 		if (!util_parse_number(arg, 1, 1024, &p->window))
 			argp_error(state, "-w takes a number from 1 to 1024, not '%s'", arg);
+		break;
+	case KEY_LIST:
+		if (!util_parse_number(arg, 1, EP_LIST_MAX, &p->list))
+			argp_error(state, "--list takes a number from 1 to 64, not '%s'", arg);
 		break;
 	case KEY_VERIFY: p->verify = true; break;
 	default: return ARGP_ERR_UNKNOWN;
@@ -184,6 +191,8 @@ static bool run_one(const struct perf *p, struct session *s, uint32_t op, uint32
 	row->what = what;
 	row->size = size;
 	row->window = test.window;
+	row->link = s->link;
+	test.list = (uint32_t)p->list;
 	test.stop = &cmd_interrupted;
 	warm = test;
 	/* A hundred small round trips warm everything; of large ones a few do, and cost enough. */
@@ -254,6 +263,7 @@ bool perf_run(const struct perf *p, struct flue_adapter *adapter, const struct s
 	attr.remote_len = to_len;
 	attr.no_crc = p->common.no_crc;
 	attr.full = p->common.full;
+	attr.link = p->common.link;
 	if (p->tests[PROTO_LATENCY])
 		good = run_what(p, &attr, PROTO_LATENCY, !p->tests[PROTO_BANDWIDTH], rows);
 	if (good && p->tests[PROTO_BANDWIDTH] && !cmd_interrupted)
@@ -309,7 +319,9 @@ static void fill_defaults(struct perf *p)
 
 int cmd_perf(int argc, char **argv)
 {
-	struct perf perf = { .common = OPTIONS_DEFAULTS, .sweep_min = 1, .sweep_max = 4 << 20 };
+	struct perf perf = {
+		.common = OPTIONS_DEFAULTS, .sweep_min = 1, .sweep_max = 4 << 20, .list = 1
+	};
 	struct flue_adapter *adapter;
 	int status;
 
@@ -319,7 +331,7 @@ int cmd_perf(int argc, char **argv)
 		return options_serve(&perf.common);
 	fill_defaults(&perf);
 	cmd_catch_interrupt();
-	adapter = cmd_open_adapter(perf.common.tcp ? FLUE_LINK_TCP : 0);
+	adapter = cmd_open_adapter(options_links(&perf.common));
 	if (!adapter)
 		return 1;
 	status = run_client(&perf, adapter);

@@ -13,7 +13,7 @@ struct perf {
 	bool verify, sweep;
 	uint64_t size; /* 0: 64 for latency, 1 MiB for bandwidth */
 	uint64_t sweep_min, sweep_max;
-	uint64_t count, window;
+	uint64_t count, window, list;
 	double seconds; /* 0: only the count limits */
 };
 
@@ -21,6 +21,7 @@ struct perf_row {
 	uint32_t op, what;
 	uint64_t size;
 	uint32_t window;
+	uint32_t link;                /* enum flue_link; 0: not known */
 	struct session_result result; /* result.hist: own, freed by perf_free() */
 };
 

@@ -56,6 +56,11 @@ void perf_draw(const struct hist *h, const char *indent)
 	}
 }
 
+static const char *link_name(uint32_t link)
+{
+	return link == FLUE_LINK_LOCAL ? "local" : link == FLUE_LINK_TCP ? "tcp" : "unknown";
+}
+
 static void print_latency(const struct perf_rows *rows)
 {
 	char text[UTIL_TEXT_MAX];
@@ -108,6 +113,11 @@ void perf_print_text(const struct perf *perf, const struct perf_rows *rows)
 {
 	char text[UTIL_TEXT_MAX];
 
+	/* Of full service only: strict service knows no other. */
+	if (rows->n && perf->common.full)
+		printf("link: %s\n", rows->row[0].link == FLUE_LINK_LOCAL
+					     ? "memory that both processes share"
+					     : "TCP");
 	print_latency(rows);
 	for (size_t i = 0; i < rows->n && !perf->sweep; i++) {
 		const struct perf_row *row = &rows->row[i];
@@ -148,9 +158,9 @@ static json_t *latency_json(const struct hist *h)
 static json_t *row_json(const struct perf_row *row)
 {
 	double seconds = (double)row->result.elapsed_ns / 1e9;
-	json_t *all = json_pack("{s:s, s:s, s:I, s:i, s:I, s:I, s:f, s:I}", "op",
-				proto_op_name(row->op), "test", proto_what_name(row->what), "size",
-				(json_int_t)row->size, "window",
+	json_t *all = json_pack("{s:s, s:s, s:s, s:I, s:i, s:I, s:I, s:f, s:I}", "op",
+				proto_op_name(row->op), "test", proto_what_name(row->what), "link",
+				link_name(row->link), "size", (json_int_t)row->size, "window",
 				row->what == PROTO_LATENCY ? 1 : (int)row->window, "messages",
 				(json_int_t)row->result.messages, "bytes",
 				(json_int_t)row->result.bytes, "seconds", seconds, "bad",
@@ -172,9 +182,11 @@ void perf_print_json(const struct perf *perf, const char *server, const struct p
 
 	for (size_t i = 0; i < rows->n; i++)
 		json_array_append_new(tests, row_json(&rows->row[i]));
-	all = json_pack("{s:s, s:s, s:s, s:b, s:b, s:s, s:o}", "schema", "flue.perf/1", "version",
-			FLUE_VERSION, "server", server, "crc", !perf->common.no_crc, "verify",
-			perf->verify, "wait", ep_wait_name(perf->common.wait), "tests", tests);
+	all = json_pack("{s:s, s:s, s:s, s:s, s:b, s:b, s:s, s:I, s:o}", "schema", "flue.perf/1",
+			"version", FLUE_VERSION, "server", server, "service",
+			perf->common.full ? "full" : "strict", "crc", !perf->common.no_crc,
+			"verify", perf->verify, "wait", ep_wait_name(perf->common.wait), "list",
+			(json_int_t)perf->list, "tests", tests);
 	json_dumpf(all, stdout, JSON_INDENT(2));
 	putchar('\n');
 	json_decref(all);

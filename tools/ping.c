@@ -152,6 +152,7 @@ static int run_client(const struct ping *p, struct flue_adapter *adapter)
 	attr.remote = (const struct sockaddr *)&to;
 	attr.no_crc = p->common.no_crc;
 	attr.full = p->common.full;
+	attr.link = p->common.link;
 	attr.slot_size = attr.send_size = p->size;
 	attr.timeout_ms = 10000;
 	hist_init(&hist);
@@ -179,7 +180,7 @@ int cmd_ping(int argc, char **argv)
 		return options_serve(&ping.common);
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	cmd_catch_interrupt();
-	adapter = cmd_open_adapter(ping.common.tcp ? FLUE_LINK_TCP : 0);
+	adapter = cmd_open_adapter(options_links(&ping.common));
 	if (!adapter)
 		return 1;
 	status = run_client(&ping, adapter);

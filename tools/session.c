@@ -146,6 +146,21 @@ static bool say_hello(struct session *s, const struct session_attr *attr)
 	return true;
 }
 
+/* Who asks for a link wants to know what that one can do, not another. */
+static bool check_link(struct session *s, const struct session_attr *attr)
+{
+	s->link = ep_link(&s->ep);
+	if (!attr->link || s->link == attr->link)
+		return true;
+	if (attr->link == FLUE_LINK_LOCAL)
+		snprintf(
+			s->error, sizeof(s->error),
+			"the connection goes over TCP: both sides must be on one host, of one user, and allow memory");
+	else
+		snprintf(s->error, sizeof(s->error), "the connection does not go over TCP");
+	return false;
+}
+
 bool session_open(struct session *s, const struct session_attr *attr)
 {
 	struct ep_attr ep_attr = { .adapter = attr->adapter, .wait = attr->wait };
@@ -163,7 +178,7 @@ bool session_open(struct session *s, const struct session_attr *attr)
 			 strerror(errno));
 		return false;
 	}
-	return open_memory(s) && say_hello(s, attr);
+	return open_memory(s) && say_hello(s, attr) && check_link(s, attr);
 }
 
 void session_close(struct session *s)

@@ -14,9 +14,10 @@ struct session_attr {
 	const struct sockaddr *remote;
 	socklen_t remote_len;
 	enum ep_wait wait;
-	bool no_crc; /* the server must agree, and Flue's does unless told otherwise */
-	bool full;   /* service */
-	bool more;   /* another session will follow; see --once of the server */
+	bool no_crc;   /* the server must agree, and Flue's does unless told otherwise */
+	bool full;     /* service */
+	uint32_t link; /* enum flue_link: it must go this way; 0: whichever */
+	bool more;     /* another session will follow; see --once of the server */
 	uint32_t slots;
 	uint64_t slot_size; /* largest one-sided message */
 	uint64_t send_size; /* largest Send; 0: none */
@@ -33,6 +34,7 @@ struct session {
 	uint32_t slots;
 	size_t slot_size, rx_size;
 	uint32_t in_use; /* slots of the running test */
+	uint32_t link;   /* enum flue_link: how it goes; 0: not known */
 	uint64_t credit;
 	struct flue_wc last; /* round trips of Sends: the answer whose receive is still owed */
 	bool owed;
@@ -45,6 +47,7 @@ struct session_test {
 	uint64_t size;
 	uint32_t window;
 	uint32_t slots; /* one-sided: places in turn; 0: as many as the window */
+	uint32_t list;  /* bandwidth: requests posted in one call, up to EP_LIST_MAX; 0: 1 */
 	bool verify;
 	/* The test ends at whichever limit comes first; 0: not limited by that. */
 	uint64_t count, duration_ns;
@@ -58,6 +61,7 @@ struct session_test {
 
 struct session_result {
 	uint64_t messages, bytes, elapsed_ns;
+	uint64_t calls;    /* that posted requests, the test's first and last word among them */
 	uint64_t bad;      /* messages with wrong contents, found by either side */
 	struct hist *hist; /* latency: round trips in ns. Caller's; NULL: not wanted */
 };

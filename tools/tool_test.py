@@ -77,6 +77,10 @@ def wrong_use_says_what_is_right():
     assert "write, read, send" in flue("perf", "h", "-o", "fly", status=2).stderr
     assert "'on' or 'off'" in flue("perf", "h", "--crc", "maybe", status=2).stderr
     assert "MIN:MAX" in flue("perf", "h", "--sweep=5", status=2).stderr
+    assert "'tcp' or 'local'" in flue("ping", "h", "--link", "smoke", status=2).stderr
+    assert "--full" in flue("perf", "h", "--link", "local", status=2).stderr
+    for number in "0", "65":
+        assert "1 to 64" in flue("perf", "h", "--list", number, status=2).stderr
     assert "too much" in flue("ping", "a", "b", status=2).stderr
     for port in "65536", "70000", "18446744073709551617", "80x":
         assert "up to 65535" in flue("perf", "-s", "-p", port, status=2).stderr, port
@@ -122,8 +126,8 @@ def ping_ends_with_a_summary_when_interrupted():
             assert process.returncode == 0, process.returncode
 
 
-def perf_verifies_everything(*options):
-    with Server("--once", *options) as server:
+def perf_verifies_everything(*options, server=None):
+    with Server("--once", *(options if server is None else server)) as server:
         text = flue("perf", "127.0.0.1", "-p", server.port, "-o", "all", "-n", "50", "--verify",
                     "--sweep=1:64k", "--json", *options).stdout
         result = json.loads(text)
@@ -160,6 +164,37 @@ def perf_verifies_everything_without_crc():
 
 def perf_verifies_everything_in_full_service():
     perf_verifies_everything("--full")
+
+
+def perf_verifies_everything_in_lists():
+    for service in [], ["--full"]:
+        perf_verifies_everything("--list", "16", *service, server=service)
+
+
+def perf_tells_service_and_link():
+    for server, client, service, link in (([], [], "strict", "tcp"),
+                                          (["--full"], ["--full"], "full", "local"),
+                                          (["--full"], ["--full", "--link", "local"], "full", "local"),
+                                          (["--full"], ["--full", "--link", "tcp"], "full", "tcp"),
+                                          (["--full", "--tcp"], ["--full"], "full", "tcp")):
+        with Server("--once", *server) as there:
+            result = json.loads(flue("perf", "127.0.0.1", "-p", there.port, "-n", "10", "--json", *client).stdout)
+        assert result["service"] == service, (client, result)
+        assert [test["link"] for test in result["tests"]] == [link] * 2, (client, result)
+
+
+def perf_fails_if_the_link_is_another():
+    with Server("--full", "--link", "tcp") as server:
+        where = ["127.0.0.1", "-p", server.port, "--full", "--link", "local"]
+        assert "goes over TCP" in flue("perf", *where, "-n", "10", status=1).stderr
+        assert "goes over TCP" in flue("ping", *where, "-c", "1", status=1).stderr
+
+
+def perf_sweeps_over_all_sizes():
+    with Server("--once") as server:
+        result = json.loads(flue("perf", "127.0.0.1", "-p", server.port, "-a", "-t", "lat", "-n", "2",
+                                 "--json").stdout)
+    assert [test["size"] for test in result["tests"]] == [1 << n for n in range(23)], result
 
 
 def perf_says_that_the_server_has_another_service():
@@ -271,6 +306,8 @@ TESTS = [help_names_every_command, version_is_told, wrong_use_says_what_is_right
          ping_prints_json, ping_ends_with_a_summary_when_interrupted, perf_verifies_everything_while_waiting,
          perf_verifies_everything_while_polling, perf_verifies_everything_through_a_descriptor,
          perf_verifies_everything_without_crc, perf_verifies_everything_in_full_service,
+         perf_verifies_everything_in_lists, perf_tells_service_and_link, perf_fails_if_the_link_is_another,
+         perf_sweeps_over_all_sizes,
          perf_says_that_the_server_has_another_service, perf_moves_large_messages, perf_ends_after_its_time,
          perf_draws_tables_and_a_histogram, perf_serves_clients_at_the_same_time,
          perf_explains_that_nobody_listens, perf_explains_that_a_port_is_taken,

@@ -17,6 +17,7 @@ _flue_values() { # option
 	--profile) echo latency balanced cpu ;;
 	--sort | -s) echo rate bytes program pid port ;;
 	--crc) echo on off ;;
+	--link) echo tcp local ;;
 	--op | -o) echo write read send all ;;
 	--test | -t) echo latency bandwidth both ;;
 	esac
