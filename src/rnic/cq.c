@@ -121,7 +121,7 @@ static inline __attribute__((always_inline)) int take_completions(struct cq *cq,
 	int rc;
 
 	lock_take(&cq->lock);
-	count = atomic_load(&cq->count);
+	count = atomic_load_explicit(&cq->count, memory_order_relaxed);
 	n = min_u32(n, count);
 	for (i = 0; i < n; i++, to += size) {
 		const struct cqe *e = &cq->ring[cq->head];
@@ -233,7 +233,9 @@ int cq_wait(struct cq *cq, int timeout_ms)
 		e = &cq->rnic->engines[__builtin_ctzll(mask)];
 	for (mask &= ~(1ull << e->index); mask; mask &= mask - 1)
 		engine_end_lease(&cq->rnic->engines[__builtin_ctzll(mask)]);
+	lock_take(&cq->lock);
 	atomic_fetch_add(&cq->waiters, 1);
+	lock_give(&cq->lock);
 	pthread_cleanup_push(stop_waiting, cq);
 	rc = engine_wait(e, cq, timeout_ms, cancel_was);
 	pthread_cleanup_pop(1);
@@ -251,33 +253,31 @@ static void tell(struct cq *cq, struct engine *by)
 		engine_tell(cq->engine, &cq->fired);
 }
 
-/* Called without the lock: who has to hear of a new completion. */
-static void announce(struct cq *cq, struct engine *by, bool fire)
+/* Called without the lock: somebody waits for a completion, and there is one. */
+static void announce(struct cq *cq)
 {
-	if (fire)
-		tell(cq, by);
-	if (atomic_load(&cq->waiters)) {
-		uint64_t mask = atomic_load(&cq->engines) | 1ull << cq->engine->index;
+	uint64_t mask = atomic_load(&cq->engines) | 1ull << cq->engine->index;
 
-		for (; mask; mask &= mask - 1)
-			engine_news(&cq->rnic->engines[__builtin_ctzll(mask)]);
-	}
+	/* Partner: the driver, who says that it sleeps and then looks for completions. */
+	atomic_thread_fence(memory_order_seq_cst);
+	for (; mask; mask &= mask - 1)
+		engine_news(&cq->rnic->engines[__builtin_ctzll(mask)]);
 }
 
 bool cq_push_by(struct cq *cq, struct engine *by, const struct cqe *e, bool solicited)
 {
-	bool fire, room;
+	bool fire, room, awaited;
 	uint32_t count, at;
 
 	lock_take(&cq->lock);
-	count = atomic_load(&cq->count);
+	count = atomic_load_explicit(&cq->count, memory_order_relaxed);
 	room = count < cq->depth && !cq->lost;
 	if (room) {
 		at = cq->head + count;
 		at = at >= cq->depth ? at - cq->depth : at;
 		cq->ring[at] = *e;
 		cq->ring[at].wc.cpu = (uint16_t)sched_getcpu();
-		atomic_store(&cq->count, count + 1);
+		atomic_store_explicit(&cq->count, count + 1, memory_order_release);
 	} else if (e->wq && e->wq->shared) {
 		wq_free(e->wq, e->free_to); /* the queue has other users, who go on */
 	}
@@ -290,8 +290,13 @@ bool cq_push_by(struct cq *cq, struct engine *by, const struct cqe *e, bool soli
 		atomic_store(&cq->overflowed, true);
 		engine_tell(cq->engine, &cq->error);
 	}
+	/* Who begins to wait does it under the lock, and then looks at `count`. */
+	awaited = atomic_load_explicit(&cq->waiters, memory_order_relaxed);
 	lock_give(&cq->lock);
-	announce(cq, by, fire);
+	if (fire)
+		tell(cq, by);
+	if (awaited)
+		announce(cq);
 	return room;
 }
 
