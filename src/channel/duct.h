@@ -51,6 +51,8 @@ bool duct_want_room(struct duct *d);
 
 /* The next that has come; NULL: none. The peer may change its octets at any time. */
 const void *duct_next(struct duct *d, size_t *size);
+/* There is none, nor anything else to do. */
+bool duct_is_quiet(const struct duct *d);
 /* It has been dealt with. */
 void duct_done(struct duct *d);
 
