@@ -160,18 +160,25 @@ void engine_unkick(struct engine *e, struct engine_kick *k)
 
 void engine_later(struct engine *e, struct engine_kick *k)
 {
-	if (atomic_exchange(&k->queued, true))
+	uint32_t n = atomic_load_explicit(&e->n_later, memory_order_relaxed);
+
+	/* Changed by the holder of the lock alone, unlike those of kicks. */
+	if (atomic_load_explicit(&k->queued, memory_order_relaxed))
 		return;
+	atomic_store_explicit(&k->queued, true, memory_order_relaxed);
 	TAILQ_INSERT_TAIL(&e->later, k, order);
-	atomic_fetch_add_explicit(&e->n_later, 1, memory_order_relaxed);
+	atomic_store_explicit(&e->n_later, n + 1, memory_order_relaxed);
 }
 
 void engine_not_later(struct engine *e, struct engine_kick *k)
 {
-	if (!atomic_exchange(&k->queued, false))
+	uint32_t n = atomic_load_explicit(&e->n_later, memory_order_relaxed);
+
+	if (!atomic_load_explicit(&k->queued, memory_order_relaxed))
 		return;
+	atomic_store_explicit(&k->queued, false, memory_order_relaxed);
 	TAILQ_REMOVE(&e->later, k, order);
-	atomic_fetch_sub_explicit(&e->n_later, 1, memory_order_relaxed);
+	atomic_store_explicit(&e->n_later, n - 1, memory_order_relaxed);
 }
 
 void engine_run_later(struct engine *e)

@@ -20,7 +20,9 @@
 #define HOT_TRIES         4
 #define SWEEP_EVERY_ALONE 64
 #define SWEEP_EVERY       2
-#define SWEEP_ANYWAY      64 /* polls, empty or not: one link may always have data */
+#define SWEEP_EVERY_QUIET \
+	256 /* only links through memory are busy, and a poll of those costs next to nothing */
+#define SWEEP_ANYWAY 64 /* polls, empty or not: one link may always have data */
 /* So many polls must find data in the hot link before it leaves the epoll set. */
 #define PARK_AFTER 32
 /*
@@ -76,7 +78,7 @@ static void sweep(struct engine *e)
 	engine_dispatch(e, evs, n);
 }
 
-/* Under lock: the links that have no descriptor. true: one had data, and it is not yet time to look at others. */
+/* Under lock: the links that have no descriptor. true: one had data. */
 static bool ask_links(struct engine *e)
 {
 	uint32_t before = e->idle_polls;
@@ -86,9 +88,17 @@ static bool ask_links(struct engine *e)
 	LIST_FOREACH_SAFE(l, &e->links, of_engine, next)
 		l->ops->poll(l);
 	if (e->idle_polls == 0)
-		return ++e->polls % SWEEP_ANYWAY;
+		return true;
 	e->idle_polls = before;
 	return false;
+}
+
+/* Under lock; needs no token. true: it is not yet time to look at other links. */
+static bool poll_memory(struct engine *e)
+{
+	if (ask_links(e))
+		return ++e->polls % SWEEP_ANYWAY;
+	return !e->hot && ++e->idle_polls % SWEEP_EVERY_QUIET;
 }
 
 /* Under lock: the last link that had data, without asking epoll. */
@@ -104,33 +114,67 @@ static void poll_hot(struct engine *e, const struct engine_io *parked)
 		engine_park(e, hot);
 }
 
-/* Under lock. The link resets idle_polls when it had data. */
+/* Under lock, with the token. The link resets idle_polls when it had data. */
 static void poll_links(struct engine *e)
 {
 	struct engine_io *parked = atomic_load_explicit(&e->parked, memory_order_relaxed);
-	bool asked = atomic_load_explicit(&e->n_links, memory_order_relaxed);
 
-	if (asked && ask_links(e))
-		return;
 	if (parked && (parked != e->hot || parked->events != EPOLLIN))
 		engine_return_parked(e);
-	if (time_to_sweep(e) || (!e->hot && !asked))
+	if (time_to_sweep(e) || !e->hot)
 		sweep(e);
-	else if (e->hot)
+	else
 		poll_hot(e, parked);
 }
 
-/* Under lock. Who has data is busy, and what can wait may find company yet. */
+static bool has_memory(struct engine *e)
+{
+	return atomic_load_explicit(&e->n_links, memory_order_relaxed);
+}
+
+static bool has_later(struct engine *e)
+{
+	return atomic_load_explicit(&e->n_later, memory_order_relaxed);
+}
+
+/* Under lock, with the token. Who has data is busy, and what can wait may find company yet. */
 static void poll_once(struct engine *e)
 {
-	poll_links(e);
-	if (e->idle_polls && atomic_load_explicit(&e->n_later, memory_order_relaxed))
+	if (!has_memory(e) || !poll_memory(e))
+		poll_links(e);
+	if (e->idle_polls && has_later(e))
 		engine_run_later(e);
+}
+
+/*
+ * The token is for who may sleep, or parks: links through memory are asked without it. But then somebody else may have it, and
+ * sleep already: what can wait would wait for that one. It took the token before it took the lock to look for such work.
+ */
+static void poll_with_memory(struct engine *e)
+{
+	bool token = false;
+
+	if (pthread_mutex_trylock(&e->lock) != 0)
+		return;
+	if (!poll_memory(e)) {
+		token = engine_take_token(e, DRIVER_CALLER);
+		if (token)
+			poll_links(e);
+	}
+	if (has_later(e) && (e->idle_polls || (!token && atomic_load(&e->driver) != DRIVER_NONE)))
+		engine_run_later(e);
+	engine_unlock(e);
+	if (token)
+		engine_drop_token(e);
 }
 
 void engine_poll(struct engine *e)
 {
 	take_lease(e);
+	if (has_memory(e)) {
+		poll_with_memory(e);
+		return;
+	}
 	if (!engine_take_token(e, DRIVER_CALLER))
 		return;
 	if (pthread_mutex_trylock(&e->lock) == 0) {

@@ -330,7 +330,10 @@ static struct local_duct *duct_of(struct link *poller)
 
 static void poll_duct(struct link *poller)
 {
-	local_take_in(duct_of(poller));
+	struct local_duct *d = duct_of(poller);
+
+	if (!duct_is_quiet(d->duct) || d->n_blocked || !TAILQ_EMPTY(&d->owing))
+		local_take_in(d);
 }
 
 static bool arm_duct(struct link *poller)
