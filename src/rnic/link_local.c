@@ -13,6 +13,7 @@
 #include "rnic/full.h"
 #include "rnic/local_priv.h"
 #include "rnic/qp_sched.h"
+#include "rnic/quick.h"
 #include "rnic/rx_segment.h"
 #include "rnic/shown.h"
 #include "rnic/umem.h"
@@ -136,6 +137,33 @@ static enum tx_stop build(struct link_local *l, struct tx_cursor *c, struct tx_m
 	return copy(l, c, *n, at + m->fixed_len);
 }
 
+/* The short way, for what is small. false: nothing was done. */
+static bool send_quick(struct link_local *l)
+{
+	struct duct *duct = duct_of(l)->duct;
+	struct qp *q = l->link.qp;
+	struct record_head *h;
+	struct ddp_segment s;
+	struct wqe *w = quick_next(q, &s);
+	size_t size;
+	uint8_t *at;
+
+	if (!w)
+		return false;
+	size = sizeof(*h) + DDP_UNTAGGED_LEN + w->total;
+	h = duct_begin(duct, size);
+	if (!h)
+		return false;
+	*h = (struct record_head) { .circuit = l->circuit->peer, .kind = RECORD_DATA };
+	at = (uint8_t *)(h + 1);
+	ddp_encode(&ddp, &s, at);
+	if (!quick_copy(q, w, at + DDP_UNTAGGED_LEN))
+		return false;
+	duct_post(duct, size);
+	quick_out(q, w);
+	return true;
+}
+
 /* true: something was done, and there may be more. */
 static bool send_part(struct link_local *l)
 {
@@ -181,7 +209,8 @@ static void kick(struct link *link)
 	if (l->busy || duct_of(l)->over)
 		return;
 	l->busy = true;
-	while (may_send(l) && (qp_sched_run_local(link->qp) || link_direct_run(l) || send_part(l)))
+	while (may_send(l) && (send_quick(l) || qp_sched_run_local(link->qp) ||
+			       link_direct_run(l) || send_part(l)))
 		;
 	l->busy = false;
 	if (link->open && !l->fin_sent && !l->blocked && qp_sched_wants_fin(link->qp)) {
@@ -247,33 +276,42 @@ bool link_local_reference(struct link_local *l, const uint8_t *record, size_t le
 	return true;
 }
 
+/* What is judged, `have` octets at `head`, is not the peer's to change any more. */
+static void take_segment(struct qp *q, const struct ddp_segment *s, uint32_t fault,
+			 const uint8_t *head, size_t have, const uint8_t *ulpdu, size_t len)
+{
+	const uint8_t *payload;
+
+	/* Of messages with bytes to place only the header is judged; others are all in the copy. */
+	payload = fault || !rx_segment_is_bulk(head) ? head + s->hdr_len : ulpdu + s->hdr_len;
+	if (!fault && !rx_segment_is_bulk(head) && have < len)
+		fault = FAULT_DDP_TOO_LONG;
+	if (!fault)
+		fault = rx_segment_accept(q, s, payload);
+	if (fault == RX_DROPPED || fault == RX_SKIPPED || (!fault && !rx_segment_listens(q)))
+		return;
+	if (!fault)
+		fault = rx_segment_place(q, s, payload);
+	if (!fault)
+		fault = rx_segment_deliver(q, s, payload);
+	if (fault)
+		qp_fault(q, fault, head, have, len, s);
+}
+
 void link_local_segment(struct link_local *l, const uint8_t *ulpdu, size_t len)
 {
-	struct qp *q = l->link.qp;
 	uint8_t head[DDP_HDR_MAX + RDMAP_TERMINATE_MAX];
 	size_t have = min_size(len, sizeof(head));
-	const uint8_t *payload;
+	struct qp *q = l->link.qp;
 	struct ddp_segment s;
 	uint32_t fault;
 
 	if (!rx_segment_listens(q))
 		return;
-	memcpy(head, ulpdu, have); /* what is judged is not the peer's to change */
+	memcpy(head, ulpdu, have);
 	fault = ddp_decode(&ddp, head, have, len, &s);
-	/* Of messages with bytes to place only the header is judged; others are all in the copy. */
-	payload = fault || !rx_segment_is_bulk(head) ? head + s.hdr_len : ulpdu + s.hdr_len;
-	if (!fault && !rx_segment_is_bulk(head) && have < len)
-		fault = FAULT_DDP_TOO_LONG;
-	if (!fault)
-		fault = rx_segment_accept(q, &s, payload);
-	if (fault == RX_DROPPED || fault == RX_SKIPPED || (!fault && !rx_segment_listens(q)))
-		return;
-	if (!fault)
-		fault = rx_segment_place(q, &s, payload);
-	if (!fault)
-		fault = rx_segment_deliver(q, &s, payload);
-	if (fault)
-		qp_fault(q, fault, head, have, len, &s);
+	if (fault || !quick_receive(q, &s, ulpdu + s.hdr_len))
+		take_segment(q, &s, fault, head, have, ulpdu, len);
 }
 
 void link_local_fin(struct link_local *l)

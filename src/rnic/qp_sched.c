@@ -155,13 +155,6 @@ static void describe_write(const struct tx_cursor *c, const struct wqe *w, struc
 	m->imm = w->op == FLUE_WR_WRITE_IMM;
 }
 
-/* Who asks for a completion wants to know; and somebody must, in the end, and before the queue is full. */
-static bool wants_ack(struct qp *q, const struct tx_cursor *c, const struct wqe *w)
-{
-	return w->flags & FLUE_SIGNALED || wq_fill(&q->sq) > q->sq.depth / 2 ||
-	       c->next_wqe + 1 == atomic_load_explicit(&q->sq.tail, memory_order_relaxed);
-}
-
 static void describe_request(struct qp *q, const struct tx_cursor *c, struct tx_message *m)
 {
 	const struct wqe *w = current_wqe(q, c);
@@ -180,7 +173,7 @@ static void describe_request(struct qp *q, const struct tx_cursor *c, struct tx_
 	} else {
 		describe_send(c, w, m);
 	}
-	s->ack = qp_is_full(q) && wants_ack(q, c, w);
+	s->ack = qp_is_full(q) && qp_sched_wants_ack(q, c, w);
 }
 
 static void describe_response(struct qp *q, const struct tx_cursor *c, struct tx_message *m)

@@ -80,6 +80,13 @@ bool qp_sched_run_local(struct qp *q);
 /* Nothing goes out any more; forgets what was under way. */
 void qp_sched_reset(struct qp *q);
 
+/* Full service. Who asks for a completion wants to know; and somebody must, in the end, and before the queue is full. */
+static inline bool qp_sched_wants_ack(struct qp *q, const struct tx_cursor *c, const struct wqe *w)
+{
+	return w->flags & FLUE_SIGNALED || wq_fill(&q->sq) > q->sq.depth / 2 ||
+	       c->next_wqe + 1 == atomic_load_explicit(&q->sq.tail, memory_order_relaxed);
+}
+
 /* Is there anything that might be sent? Looked at first: there is most often nothing. */
 static inline bool qp_sched_has_work(const struct qp *q)
 {
