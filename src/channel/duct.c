@@ -311,7 +311,24 @@ int duct_fd(const struct duct *d)
 	return d->sock;
 }
 
-/* Descriptors may come with the octets; the first is kept. */
+/* The first that ever comes is kept. There may be several in one message: what fits has been given to us, and is ours to close. */
+static void take_descriptors(struct duct *d, const struct cmsghdr *c)
+{
+	size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+
+	for (size_t i = 0; i < n; i++) {
+		int fd;
+
+		memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));
+		own_new(fd);
+		if (d->passed)
+			own_close(fd);
+		else
+			d->passed = own_move(fd) + 1;
+	}
+}
+
+/* Descriptors may come with the octets. */
 static ssize_t hear(struct duct *d, void *octets, size_t size)
 {
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))];
@@ -322,17 +339,9 @@ static ssize_t hear(struct duct *d, void *octets, size_t size)
 			      .msg_controllen = sizeof(control) };
 	ssize_t n = sys_recvmsg(d->sock, &msg, MSG_CMSG_CLOEXEC);
 	struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&msg) : NULL;
-	int fd;
 
-	if (!c || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS ||
-	    c->cmsg_len != CMSG_LEN(sizeof(int)))
-		return n;
-	memcpy(&fd, CMSG_DATA(c), sizeof(fd));
-	own_new(fd);
-	if (d->passed)
-		own_close(fd);
-	else
-		d->passed = own_move(fd) + 1;
+	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
+		take_descriptors(d, c);
 	return n;
 }
 

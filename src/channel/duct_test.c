@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "channel/duct.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,6 +11,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -222,6 +226,118 @@ static void child_has_nothing_of_it(void **state)
 	assert_int_equal(duct_status(b), 0);
 }
 
+/* ---- beside the records ---- */
+
+static void words_are_seen_by_the_other_side(void **state)
+{
+	assert_int_equal(*duct_own_word(a), 0);
+	*duct_own_word(a) = 0x1122334455667788;
+	*duct_own_word(b) = 5;
+	assert_true(*duct_peer_word(b) == 0x1122334455667788);
+	assert_int_equal(*duct_peer_word(a), 5);
+	assert_int_equal(*duct_own_word(b), 5);
+}
+
+static unsigned count_fds(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	unsigned n = 0;
+
+	assert_non_null(dir);
+	while (readdir(dir))
+		n++;
+	closedir(dir);
+	return n;
+}
+
+static void descriptor_is_passed_once(void **state)
+{
+	unsigned before = count_fds();
+	struct stat st, st2;
+	int fds[2], fd;
+
+	assert_int_equal(duct_passed(b), -1);
+	assert_int_equal(pipe(fds), 0);
+	duct_pass(a, fds[0]);
+	assert_int_equal(duct_passed(b), -1); /* not heard of yet */
+	assert_true(is_rung(b));
+	duct_heard(b);
+	assert_int_equal(duct_status(b), 0);
+	fd = duct_passed(b);
+	assert_true(fd >= 0 && fd != fds[0]);
+	assert_int_equal(fstat(fd, &st), 0);
+	assert_int_equal(fstat(fds[0], &st2), 0);
+	assert_true(st.st_ino == st2.st_ino);
+	assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+	assert_int_equal(duct_passed(b), -1);
+	close(fd);
+	close(fds[0]);
+	close(fds[1]);
+	assert_int_equal(count_fds(), before);
+}
+
+static void descriptor_that_nobody_asked_for_is_closed_with_the_duct(void **state)
+{
+	unsigned before;
+
+	close_both(NULL);
+	before = count_fds();
+	open_both(NULL);
+	duct_pass(a, 0);
+	duct_heard(b);
+	close_both(NULL);
+	assert_int_equal(count_fds(), before);
+}
+
+/* By hand: as many in one message as a peer likes. */
+static void pass_many(struct duct *d, size_t n)
+{
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))] = { 0 };
+	char octet = 0;
+	struct iovec iov = { &octet, 1 };
+	struct msghdr msg = { .msg_iov = &iov,
+			      .msg_iovlen = 1,
+			      .msg_control = control,
+			      .msg_controllen = CMSG_SPACE(n * sizeof(int)) };
+	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(n * sizeof(int));
+	assert_int_equal(sendmsg(duct_fd(d), &msg, MSG_DONTWAIT), 1);
+}
+
+static void peer_that_passes_many_costs_one_descriptor(void **state)
+{
+	unsigned before = count_fds();
+
+	for (size_t n = 1; n <= 8; n++) {
+		for (int i = 0; i < 5; i++)
+			pass_many(a, n);
+		duct_heard(b);
+		assert_int_equal(duct_status(b), 0);
+		assert_int_equal(count_fds(), before + 1);
+	}
+	assert_true(put(a, 100, 5));
+	assert_true(get(b, 100, 5));
+}
+
+static void peer_that_floods_the_socket_is_heard_for_a_while(void **state)
+{
+	static char octets[60000];
+	ssize_t n = send(duct_fd(a), octets, sizeof(octets), MSG_DONTWAIT);
+
+	assert_true(n > 10000);
+	duct_heard(b);
+	assert_true(is_rung(b)); /* there is more */
+	assert_int_equal(duct_status(b), 0);
+	assert_true(put(a, 100, 5));
+	assert_true(get(b, 100, 5));
+	for (int i = 0; i < 100 && is_rung(b); i++)
+		duct_heard(b);
+	assert_false(is_rung(b));
+}
+
 #define TEST(t) cmocka_unit_test_setup_teardown(t, open_both, close_both)
 
 int main(void)
@@ -235,6 +351,11 @@ int main(void)
 		TEST(record_that_cannot_be_ends_it),
 		TEST(nobody_there),
 		TEST(child_has_nothing_of_it),
+		TEST(words_are_seen_by_the_other_side),
+		TEST(descriptor_is_passed_once),
+		TEST(descriptor_that_nobody_asked_for_is_closed_with_the_duct),
+		TEST(peer_that_passes_many_costs_one_descriptor),
+		TEST(peer_that_floods_the_socket_is_heard_for_a_while),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
