@@ -435,6 +435,27 @@ static int attach(int memory, unsigned side, int sock, struct duct **out)
 	return 0;
 }
 
+int duct_make(int sock, int *memory, struct duct **out)
+{
+	int fd = make_memory(), rc;
+
+	if (fd < 0) {
+		sys_close(sock);
+		return fd;
+	}
+	rc = attach(fd, 0, sock, out);
+	if (rc)
+		own_close(fd);
+	else
+		*memory = fd;
+	return rc;
+}
+
+int duct_take(int memory, int sock, struct duct **out)
+{
+	return attach(memory, 1, sock, out);
+}
+
 int duct_call(const uint8_t mailbox[MAILBOX_NAME], pid_t pid, uint64_t name, struct duct **out)
 {
 	struct letter letter = { .kind = LETTER_DUCT, .memory = name };

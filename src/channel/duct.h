@@ -33,6 +33,10 @@ int duct_call(const uint8_t mailbox[MAILBOX_NAME], pid_t pid, uint64_t name, str
 int duct_answer(pid_t pid, uint64_t name, struct duct **out);
 /* From now on others can call us, by our mailbox. false: none to be had. */
 bool duct_reachable(void);
+/* The same for two sides that have found each other, and a socket: what each has of it, out of the program's way, is taken. The one
+ * who makes it gives the other the memory, which is the caller's to close. -EINVAL: that is none; -ENOMEM, errors of memfd_create(2). */
+int duct_make(int sock, int *memory, struct duct **out);
+int duct_take(int memory, int sock, struct duct **out);
 void duct_close(struct duct *d);
 /* In the child of a fork: of this one, and of those that nobody has answered. */
 void duct_forked(struct duct *d);

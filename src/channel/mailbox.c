@@ -61,7 +61,7 @@ bool mailbox_open(void)
 	return own_kept_or(&box, make_mailbox) >= 0;
 }
 
-static bool same_user(int fd, pid_t *pid)
+bool mailbox_same_user(int fd, pid_t *pid)
 {
 	struct ucred cred;
 	socklen_t size = sizeof(cred);
@@ -104,7 +104,7 @@ bool mailbox_send(const uint8_t mailbox[MAILBOX_NAME], pid_t pid, struct letter 
 	memcpy(name.sun_path, mailbox, MAILBOX_NAME);
 	ok = sys_connect(s, (struct sockaddr *)&name,
 			 (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length)) == 0 &&
-	     same_user(s, &other) && other == pid &&
+	     mailbox_same_user(s, &other) && other == pid &&
 	     sys_sendmsg(s, &msg, MSG_NOSIGNAL) == (ssize_t)sizeof(*letter);
 	own_close(s);
 	return ok;
@@ -218,7 +218,7 @@ void mailbox_empty(void)
 		s = own_new(sys_accept(fd, SOCK_CLOEXEC | SOCK_NONBLOCK));
 		if (s < 0)
 			break;
-		if (!same_user(s, &pid) || open_letter(s, pid))
+		if (!mailbox_same_user(s, &pid) || open_letter(s, pid))
 			own_close(s);
 		else if ((s = own_move(s)) >= 0)
 			await_letter(s, pid);

@@ -41,6 +41,8 @@ bool mailbox_send(const uint8_t mailbox[MAILBOX_NAME], pid_t pid, struct letter 
 		  const int *fds, size_t n);
 /* Have all read that waits there. */
 void mailbox_empty(void);
+/* Is it our user at the other end of a unix socket? `pid`, if not NULL: who. */
+bool mailbox_same_user(int fd, pid_t *pid);
 /* In the child of a fork: it was the parent's. */
 void mailbox_forked(void);
 
