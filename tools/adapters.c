@@ -34,7 +34,8 @@ static const struct {
 	{ FLUE_FEATURE_POST_EARLY, "post-early",
 	  "requests are taken before the connection is there" },
 	{ FLUE_FEATURE_FULL, "full-service", "what RoCE programs rely on, between two Flue ends" },
-	{ FLUE_FEATURE_LOCAL, "local", "... through memory, where both are on one host" },
+	{ FLUE_FEATURE_LOCAL, "local",
+	  "... and datagrams, through memory where both are on one host" },
 };
 
 #define MAX_ADDRESSES 64

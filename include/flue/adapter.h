@@ -66,8 +66,9 @@ enum flue_balance {
 };
 
 enum flue_link {
-	FLUE_LINK_TCP = 1 << 0,   /* always among them: connections begin there */
-	FLUE_LINK_LOCAL = 1 << 1, /* full service within a host: memory that both processes have */
+	FLUE_LINK_TCP = 1 << 0, /* always among them: connections begin there; and UDP */
+	/* Full service and datagrams within a host: memory that both processes have. */
+	FLUE_LINK_LOCAL = 1 << 1,
 	FLUE_LINK_ALL = FLUE_LINK_TCP | FLUE_LINK_LOCAL,
 };
 

@@ -192,6 +192,8 @@ enum flue_qp_value {
 	FLUE_QPV_QUEUES = 1 << 18, /* query() only: sq_depth to max_inline */
 	FLUE_QPV_DROPS = 1 << 19,  /* query() only, datagrams: drops */
 	FLUE_QPV_LINK = 1 << 20,   /* query() only: link */
+	/* query() only, datagrams: udp_sent to local_received */
+	FLUE_QPV_DATAGRAMS = 1 << 21,
 };
 
 /* Why a datagram that came was dropped: indices of flue_qp_values.drops. */
@@ -227,6 +229,8 @@ struct flue_qp_values {
 	uint32_t sq_depth, rq_depth, sq_sge, rq_sge, max_inline;
 	uint64_t drops[FLUE_NDROPS];
 	uint32_t link; /* enum flue_link: what its connection goes over; 0: it has none */
+	/* Datagrams that went out and that found a receive, over UDP and through memory. What goes to a group goes both ways. */
+	uint64_t udp_sent, udp_received, local_sent, local_received;
 };
 
 struct flue_qp_ops {

@@ -6,8 +6,10 @@
  */
 #include "access/access_priv.h"
 
-#define ALL_VALUES  (2 * (uint32_t)FLUE_QPV_LINK - 1)
-#define ONLY_TOLD   ((uint32_t)(FLUE_QPV_WORK | FLUE_QPV_QUEUES | FLUE_QPV_DROPS | FLUE_QPV_LINK))
+#define ALL_VALUES (2 * (uint32_t)FLUE_QPV_DATAGRAMS - 1)
+#define ONLY_TOLD                                                                      \
+	((uint32_t)(FLUE_QPV_WORK | FLUE_QPV_QUEUES | FLUE_QPV_DROPS | FLUE_QPV_LINK | \
+		    FLUE_QPV_DATAGRAMS))
 #define ALL_REMOTES ((uint32_t)(FLUE_REMOTE_READ | FLUE_REMOTE_WRITE | FLUE_REMOTE_ATOMIC))
 
 enum act { MISSING = 0, STAY, RESET, ERROR, CLOSE, TERM, ASK, BAD };

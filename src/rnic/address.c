@@ -82,6 +82,18 @@ const uint8_t *address_octets(const struct sockaddr_storage *a)
 	return ((const struct sockaddr_in6 *)a)->sin6_addr.s6_addr;
 }
 
+void address_set_octets(struct sockaddr_storage *a, const uint8_t *octets, uint32_t scope)
+{
+	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)a;
+
+	if (a->ss_family == AF_INET) {
+		memcpy(&((struct sockaddr_in *)a)->sin_addr, octets, 4);
+		return;
+	}
+	memcpy(v6->sin6_addr.s6_addr, octets, sizeof(v6->sin6_addr.s6_addr));
+	v6->sin6_scope_id = scope;
+}
+
 /* The port stands at the same place in both. */
 uint16_t address_port(const struct sockaddr_storage *a)
 {

@@ -18,6 +18,8 @@ bool address_is_group(const struct sockaddr_storage *a);
 socklen_t address_len(const struct sockaddr_storage *a);
 /* The octets of the address itself: 4 or 16. */
 const uint8_t *address_octets(const struct sockaddr_storage *a);
+/* `a` has a family: sets them, and of IPv6 the scope. */
+void address_set_octets(struct sockaddr_storage *a, const uint8_t *octets, uint32_t scope);
 uint16_t address_port(const struct sockaddr_storage *a);
 void address_set_port(struct sockaddr_storage *a, uint16_t port);
 

@@ -39,6 +39,8 @@ struct link;
 struct local;
 struct mem_table;
 
+struct ud_roads;
+
 /* Something with a descriptor. ready() runs under the engine's lock. */
 struct engine_io {
 	int fd;
@@ -122,6 +124,8 @@ struct engine {
 	_Atomic uint32_t n_links; /* ... how many */
 	struct local *local;      /* links through memory (local.h); NULL: none yet */
 	struct mem_table *mem;    /* what those show to their peers */
+
+	struct ud_roads *roads; /* the same for datagrams (ud_priv.h) */
 	struct engine_timers timers;
 	SLIST_HEAD(, engine_buf) bufs;
 	uint32_t n_bufs;

@@ -13,6 +13,7 @@
 #include "rnic/local.h"
 #include "rnic/qp.h"
 #include "rnic/srq.h"
+#include "rnic/ud.h"
 
 /*
  * fork(). All open adapters, so that the handlers can hold still what the child will inherit. The
@@ -86,6 +87,7 @@ static void orphan(struct rnic *r)
 	for (uint32_t i = 0; i < r->n_engines; i++) {
 		engine_fork_child(&r->engines[i]);
 		local_fork_child(&r->engines[i]); /* last: the engine knew its descriptors */
+		ud_local_fork_child(&r->engines[i]);
 	}
 }
 
@@ -133,6 +135,7 @@ static void fini_engines(struct rnic *r)
 {
 	for (uint32_t i = 0; i < r->n_engines; i++) {
 		local_fini(&r->engines[i]);
+		ud_local_fini(&r->engines[i]);
 		engine_fini(&r->engines[i]);
 	}
 	free(r->engines);

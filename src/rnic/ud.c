@@ -1,19 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Datagram queue pairs: life, states, sending and receiving. Groups: ud_group.c. */
+/* Datagram queue pairs: life, states, requests and receives. How datagrams come and go: ud_priv.h. */
 #include "rnic/ud.h"
 
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/bytes.h"
-#include "base/fd.h"
 #include "base/util.h"
-#include "rnic/address.h"
+#include "channel/door.h"
 #include "rnic/cep.h"
 #include "rnic/qp.h"
 #include "rnic/qp_priv.h"
@@ -23,12 +19,10 @@
 #include "rnic/umem.h"
 #include "wire/datagram.h"
 
-#define ROUNDS     32 /* datagrams before other sockets get their turn */
-#define AGAIN_MS   1
-#define QKEY_OWN   (1u << 31) /* in a request: that of the queue pair is meant */
-#define PLACE_BITS 8
-/* What the kernel is asked for; it gives what the system allows. */
-#define BUFFER (4 * 1024 * 1024)
+#define AGAIN_MS 1
+#define ASK_MS   5 /* so long those of this host have to ask for what goes to their group */
+#define QKEY_OWN (1u << 31) /* in a request: that of the queue pair is meant */
+#define PORTS    8          /* that are tried */
 
 /* ---- receiving ---- */
 
@@ -62,7 +56,8 @@ static int put(struct qp *q, const struct wqe *w, size_t skip, const uint8_t *fr
 	return rc;
 }
 
-static void deliver(struct qp *q, const struct datagram *d, const uint8_t grh[DATAGRAM_GRH],
+/* false: it is dropped. */
+static bool deliver(struct qp *q, const struct datagram *d, const uint8_t grh[DATAGRAM_GRH],
 		    const uint8_t *payload, size_t len)
 {
 	struct flue_wc wc = { .op = FLUE_WC_RECV,
@@ -73,16 +68,16 @@ static void deliver(struct qp *q, const struct datagram *d, const uint8_t grh[DA
 
 	if (!take_receive(q, &w)) {
 		q->ud->drops[UD_DROP_NO_RECEIVE]++;
-		return;
+		return false;
 	}
 	if (DATAGRAM_GRH + len > w->total) {
 		q->ud->drops[UD_DROP_TOO_LONG]++; /* a stranger's message ends nothing of ours */
-		return;
+		return false;
 	}
 	if (put(q, w, 0, grh, DATAGRAM_GRH) || put(q, w, DATAGRAM_GRH, payload, len)) {
 		qp_fail_recv(q, w, FLUE_WC_LOCAL_PROTECTION);
 		ud_fail(q);
-		return;
+		return false;
 	}
 	if (d->imm) {
 		wc.flags |= FLUE_WC_IMM;
@@ -91,6 +86,7 @@ static void deliver(struct qp *q, const struct datagram *d, const uint8_t grh[DA
 	if (d->solicited)
 		wc.flags |= FLUE_WC_SOLICITED;
 	qp_push_recv(q, w, &wc);
+	return true;
 }
 
 static bool is_receiving(const struct ud *u)
@@ -99,14 +95,14 @@ static bool is_receiving(const struct ud *u)
 	       u->state == FLUE_QP_SQE;
 }
 
-void ud_take(struct qp *q, bool group, const uint8_t *buf, size_t len,
-	     const struct sockaddr_storage *from, const struct sockaddr_storage *to)
+void ud_take(struct qp *q, bool group, const uint8_t *head, const uint8_t *payload, size_t len,
+	     const struct datagram_way *way, bool local)
 {
 	struct ud *u = q->ud;
 	uint8_t grh[DATAGRAM_GRH];
 	struct datagram d;
 
-	if (!datagram_decode(&d, buf, len))
+	if (!datagram_decode(&d, head, len))
 		u->drops[UD_DROP_FORM]++;
 	else if (d.to != (group ? DATAGRAM_ALL : q->qpn))
 		u->drops[UD_DROP_NUMBER]++;
@@ -115,81 +111,9 @@ void ud_take(struct qp *q, bool group, const uint8_t *buf, size_t len,
 	else if (d.qkey != u->qkey)
 		u->drops[UD_DROP_QKEY]++;
 	else {
-		datagram_grh(grh, from->ss_family == AF_INET6, address_octets(from),
-			     address_octets(to), len - DATAGRAM_HEAD);
-		deliver(q, &d, grh, buf + DATAGRAM_HEAD, len - DATAGRAM_HEAD);
-	}
-}
-
-/* Where it was sent to: the kernel tells, in one of two forms. */
-static void read_destination(struct msghdr *msg, struct sockaddr_storage *to)
-{
-	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)to;
-	struct sockaddr_in *v4 = (struct sockaddr_in *)to;
-
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
-		if (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_PKTINFO) {
-			struct in6_pktinfo info;
-
-			memcpy(&info, CMSG_DATA(c), sizeof(info));
-			*v6 = (struct sockaddr_in6) { .sin6_family = AF_INET6,
-						      .sin6_addr = info.ipi6_addr };
-		} else if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_PKTINFO) {
-			struct in_pktinfo info;
-
-			memcpy(&info, CMSG_DATA(c), sizeof(info));
-			*v4 = (struct sockaddr_in) { .sin_family = AF_INET,
-						     .sin_addr = info.ipi_addr };
-		}
-	}
-	*to = address_plain(to);
-}
-
-/* One datagram. false: there is none. */
-static bool receive(struct ud_socket *s)
-{
-	struct qp *q = s->qp;
-	uint8_t *buf = q->engine->scratch;
-	union {
-		struct cmsghdr align;
-		uint8_t room[CMSG_SPACE(sizeof(struct in6_pktinfo)) +
-			     CMSG_SPACE(sizeof(struct in_pktinfo))];
-	} control;
-	struct sockaddr_storage from = { 0 }, to = { 0 };
-	/* One octet more than is allowed, to see what is too long. */
-	struct iovec iov = { buf, DATAGRAM_HEAD + DATAGRAM_MAX + 1 };
-	struct msghdr msg = { .msg_name = &from,
-			      .msg_namelen = sizeof(from),
-			      .msg_iov = &iov,
-			      .msg_iovlen = 1,
-			      .msg_control = &control,
-			      .msg_controllen = sizeof(control) };
-	ssize_t n;
-
-	do {
-		n = recvmsg(s->io.fd, &msg, MSG_DONTWAIT);
-	} while (n < 0 && errno == EINTR);
-	if (n < 0)
-		return false;
-	from = address_plain(&from);
-	read_destination(&msg, &to);
-	if (to.ss_family != from.ss_family) /* the kernel did not say */
-		to = s->group.ss_family ? s->group : from;
-	ud_take(q, s->group.ss_family != 0, buf, (size_t)n, &from, &to);
-	return true;
-}
-
-_Static_assert(ENGINE_SCRATCH > DATAGRAM_HEAD + DATAGRAM_MAX, "a datagram stands in the scratch");
-
-void ud_ready(struct engine_io *io, uint32_t events)
-{
-	struct ud_socket *s = container_of(io, struct ud_socket, io);
-	struct engine *e = s->qp->engine;
-
-	(void)events;
-	for (int i = 0; i < ROUNDS && receive(s); i++) {
-		e->hot = io;
-		e->idle_polls = 0;
+		datagram_grh(grh, way, len - DATAGRAM_HEAD);
+		if (deliver(q, &d, grh, payload, len - DATAGRAM_HEAD))
+			++*(local ? &u->local_received : &u->udp_received);
 	}
 }
 
@@ -210,70 +134,56 @@ static void stop_sending(struct qp *q, uint32_t status)
 		complete(q, FLUE_WC_FLUSHED);
 }
 
-/* As the socket wants it. */
-static struct sockaddr_storage for_socket(const struct ud *u, const struct sockaddr_storage *a)
+/* Through memory, if it can be reached that way. -ENOENT: it cannot. */
+static int send_local(struct qp *q, const struct ud_ah *ah, uint32_t qpn,
+		      const struct tx_pieces *pieces)
 {
-	return u->family == AF_INET6 ? address_mapped(a) : *a;
+	struct datagram_way way;
+	struct road_head h;
+	struct ud_road *r;
+	int rc;
+
+	r = ud_local_way(q, ah, &way) ? ud_local_road(q->engine, ud_port(qpn)) : NULL;
+	if (!r)
+		return -ENOENT;
+	h = ud_local_head(ROAD_SINGLE, &way);
+	rc = ud_local_put(r, q, &h, pieces);
+	/* Those behind it may take the same road: the peer is woken once. */
+	if (q->ud->unflushed && q->ud->unflushed != r)
+		ud_local_flush(q->ud->unflushed);
+	q->ud->unflushed = r;
+	return rc;
 }
 
-static void add_source(const struct ud *u, const struct ud_ah *ah, struct msghdr *msg, void *room,
-		       size_t size)
+/* Both ways for a group, else one. 0, or those of ud_local_put() and sendmsg(2). */
+static int transmit(struct qp *q, const struct ud_ah *ah, uint32_t qpn, struct ud_cast *cast,
+		    const struct tx_pieces *pieces)
 {
-	struct sockaddr_storage from = for_socket(u, &ah->local);
-	struct cmsghdr *c = room;
-
-	if (!ah->local.ss_family)
-		return;
-	memset(room, 0, size);
-	msg->msg_control = room;
-	if (u->family == AF_INET6) {
-		struct in6_pktinfo info = {
-			.ipi6_addr = ((struct sockaddr_in6 *)&from)->sin6_addr,
-			.ipi6_ifindex = ((struct sockaddr_in6 *)&from)->sin6_scope_id
-		};
-
-		*c = (struct cmsghdr) { CMSG_LEN(sizeof(info)), IPPROTO_IPV6, IPV6_PKTINFO };
-		memcpy(CMSG_DATA(c), &info, sizeof(info));
-		msg->msg_controllen = CMSG_SPACE(sizeof(info));
-	} else {
-		struct in_pktinfo info = {
-			.ipi_spec_dst = ((struct sockaddr_in *)&from)->sin_addr
-		};
-
-		*c = (struct cmsghdr) { CMSG_LEN(sizeof(info)), IPPROTO_IP, IP_PKTINFO };
-		memcpy(CMSG_DATA(c), &info, sizeof(info));
-		msg->msg_controllen = CMSG_SPACE(sizeof(info));
-	}
-}
-
-static ssize_t transmit(struct qp *q, const struct wqe *w, struct tx_pieces *pieces)
-{
-	const struct ud_ah *ah = w->to.ah->handle;
-	struct sockaddr_storage to = for_socket(q->ud, &ah->remote);
-	uint16_t port = ah->group ? DATAGRAM_GROUP_PORT
-				  : (uint16_t)(w->to.remote_qpn >> PLACE_BITS);
-	union {
-		struct cmsghdr align;
-		uint8_t room[CMSG_SPACE(sizeof(struct in6_pktinfo))];
-	} control;
-	struct msghdr msg = { .msg_name = &to,
-			      .msg_namelen = address_len(&to),
-			      .msg_iov = pieces->iov,
-			      .msg_iovlen = pieces->n };
+	int rc = -ENOENT;
 	ssize_t n;
 
-	address_set_port(&to, port);
-	add_source(q->ud, ah, &msg, &control, sizeof(control));
-	do {
-		n = sendmsg(q->ud->own.io.fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
-	} while (n < 0 && errno == EINTR);
-	return n < 0 ? -errno : n;
+	if (!ah->group)
+		rc = send_local(q, ah, qpn, pieces);
+	else if (cast)
+		rc = ud_cast_put(cast, q, ah, pieces);
+	if ((!ah->group && rc != -ENOENT) || (cast && rc))
+		return rc;
+	n = ud_transmit(q, ah, qpn, pieces);
+	return n < 0 ? (int)n : 0;
+}
+
+static void try_again(struct qp *q, uint64_t ms)
+{
+	q->ud->blocked = true;
+	engine_timer_arm(q->engine, &q->ud->again, ms);
 }
 
 /* The request at the cursor. false: not now. */
 static bool send_one(struct qp *q)
 {
 	struct wqe *w = wq_at(&q->sq, q->tx.cur.next_wqe);
+	const struct ud_ah *ah = w->to.ah->handle;
+	struct ud_cast *cast = ud_cast_of(q, ah);
 	/* On the engine's scratch, as a caller's stack may be small. */
 	struct tx_pieces *pieces = q->engine->scratch;
 	uint32_t qkey = w->to.qkey & QKEY_OWN ? q->ud->qkey : w->to.qkey;
@@ -281,10 +191,11 @@ static bool send_one(struct qp *q)
 			      .solicited = w->flags & FLUE_SOLICITED,
 			      .to = w->to.remote_qpn,
 			      .from = q->qpn,
-			      .qkey = qkey };
+			      .qkey = qkey,
+			      .number = cast ? ud_cast_number(cast) : 0 };
 	uint8_t head[DATAGRAM_HEAD];
 	enum tx_stop stop;
-	ssize_t n;
+	int rc;
 
 	if (d.imm)
 		memcpy(d.imm_data, &w->imm, sizeof(d.imm_data));
@@ -294,14 +205,17 @@ static bool send_one(struct qp *q)
 	q->tx.cur.kind = TX_REQUEST;
 	stop = qp_sched_gather(q, &q->tx.cur, 0, w->total, pieces);
 	q->tx.cur.kind = TX_NONE;
-	n = stop == TX_BUILT ? transmit(q, w, pieces) : -EFAULT;
+	rc = stop == TX_BUILT ? transmit(q, ah, w->to.remote_qpn, cast, pieces) : -EFAULT;
 	tx_pieces_put(pieces, 0);
-	if (n == -EAGAIN || n == -ENOBUFS) {
-		q->ud->blocked = true;
-		engine_timer_arm(q->engine, &q->ud->again, AGAIN_MS);
+	if (rc == -EBUSY)
+		return false; /* ud_local.c comes back */
+	if (rc == -EAGAIN || rc == -ENOBUFS) {
+		try_again(q, AGAIN_MS);
 		return false;
 	}
-	if (n == -EFAULT) {
+	if (cast && ud_cast_step(cast))
+		try_again(q, ASK_MS);
+	if (rc == -EFAULT) {
 		stop_sending(q, FLUE_WC_LOCAL_PROTECTION);
 		return false;
 	}
@@ -323,10 +237,13 @@ void ud_run(struct qp *q)
 			qp_flush(q, false);
 		return;
 	}
-	while (u->state == FLUE_QP_RTS && !u->blocked &&
+	while (u->state == FLUE_QP_RTS && !u->blocked && !u->waits &&
 	       q->tx.cur.next_wqe != atomic_load_explicit(&q->sq.tail, memory_order_acquire) &&
 	       send_one(q))
 		;
+	if (u->unflushed)
+		ud_local_flush(u->unflushed);
+	u->unflushed = NULL;
 }
 
 static void fire_again(struct engine_timer *t)
@@ -355,7 +272,7 @@ int ud_check_request(struct qp *q, const struct flue_send_wr *wr, uint32_t total
 		   FLUE_QPV_SQ_PSN | FLUE_QPV_TELL_DRAINED)
 #define TOLD                                                                        \
 	(uint32_t)(FLUE_QPV_STATE | FLUE_QPV_PORT | FLUE_QPV_PKEY | FLUE_QPV_QKEY | \
-		   FLUE_QPV_SQ_PSN | FLUE_QPV_WORK | FLUE_QPV_DROPS)
+		   FLUE_QPV_SQ_PSN | FLUE_QPV_WORK | FLUE_QPV_DROPS | FLUE_QPV_DATAGRAMS)
 
 static bool may_go(uint32_t from, uint32_t to)
 {
@@ -422,7 +339,11 @@ int ud_query(struct qp *q, struct flue_qp_values *v, uint32_t mask)
 				       .qkey = u->qkey,
 				       .sq_psn = u->sq_psn,
 				       .sends = wq_fill(&q->sq),
-				       .receives = q->srq ? 0 : wq_fill(&q->rq) };
+				       .receives = q->srq ? 0 : wq_fill(&q->rq),
+				       .udp_sent = u->udp_sent,
+				       .udp_received = u->udp_received,
+				       .local_sent = u->local_sent,
+				       .local_received = u->local_received };
 	memcpy(v->drops, u->drops, sizeof(v->drops));
 	engine_unlock(q->engine);
 	return 0;
@@ -434,6 +355,8 @@ void ud_fail(struct qp *q)
 {
 	q->ud->state = FLUE_QP_ERROR;
 	qp_set_state(q, q->state);
+	ud_local_unwait(q->ud);
+	ud_cast_reset(q->ud);
 	ud_run(q);
 }
 
@@ -442,6 +365,8 @@ void ud_reset(struct qp *q)
 	struct ud *u = q->ud;
 
 	engine_timer_stop(q->engine, &u->again);
+	ud_local_unwait(u);
+	ud_cast_reset(u);
 	u->blocked = false;
 	u->state = FLUE_QP_RESET;
 	qp_set_state(q, q->state);
@@ -451,63 +376,35 @@ void ud_reset(struct qp *q)
 
 /* ---- life ---- */
 
-int ud_open_socket(int family)
-{
-	int fd = fd_keep(socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-	int on = 1, off = 0, size = BUFFER;
-
-	if (fd < 0)
-		return -errno;
-	setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof(size));
-	setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
-	if (family == AF_INET6) {
-		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-		setsockopt(fd, IPPROTO_IPV6, IPV6_RECVPKTINFO, &on, sizeof(on));
-	} else {
-		setsockopt(fd, IPPROTO_IP, IP_PKTINFO, &on, sizeof(on));
-	}
-	return fd;
-}
-
-static int bind_any(int family, uint16_t *port)
-{
-	struct sockaddr_storage any = { .ss_family = (sa_family_t)family };
-	socklen_t len = address_len(&any);
-	int fd = ud_open_socket(family), rc;
-
-	if (fd < 0)
-		return fd;
-	if (bind(fd, (struct sockaddr *)&any, len) < 0 ||
-	    getsockname(fd, (struct sockaddr *)&any, &len) < 0) {
-		rc = -errno;
-		close(fd);
-		return rc;
-	}
-	*port = address_port(&any);
-	return fd;
-}
-
-static int open_own(struct ud *u, uint16_t *port)
+/* A port, and where datagrams may go through memory a door of the same number; *door -1: none to be had. */
+static int open_port(struct qp *q, struct ud *u, uint16_t *port, int *door)
 {
 	int fd;
 
-	u->family = AF_INET6;
-	fd = bind_any(AF_INET6, port);
-	if (fd != -EAFNOSUPPORT && fd != -EADDRNOTAVAIL)
-		return fd;
-	u->family = AF_INET;
-	return bind_any(AF_INET, port);
+	for (int i = 0; i < PORTS; i++) {
+		*door = -1;
+		fd = ud_open_own(u, port);
+		if (fd < 0 || !q->rnic->local)
+			return fd;
+		*door = door_open(*port);
+		if (*door != -EADDRINUSE)
+			return fd;
+		/* Who calls that number would find somebody else. */
+		close(fd);
+	}
+	*door = -1;
+	return -EADDRINUSE;
 }
 
 int ud_create(struct qp *q)
 {
 	struct ud *u = calloc(1, sizeof(*u));
 	uint16_t port = 0;
-	int fd, rc;
+	int fd, door, rc;
 
 	if (!u)
 		return -ENOMEM;
-	fd = open_own(u, &port);
+	fd = open_port(q, u, &port, &door);
 	if (fd < 0) {
 		free(u);
 		return fd;
@@ -516,16 +413,25 @@ int ud_create(struct qp *q)
 	u->state = FLUE_QP_RESET;
 	u->again.fire = fire_again;
 	u->own.io.ready = ud_ready;
+	u->door.fd = -1;
 	LIST_INIT(&u->groups);
+	LIST_INIT(&u->roads);
+	LIST_INIT(&u->casts);
+	TAILQ_INIT(&u->callers);
 	engine_io_take(&u->own.io, fd);
 	q->ud = u;
-	q->qpn = (uint32_t)port << PLACE_BITS | UD_PLACE;
+	q->qpn = (uint32_t)port << UD_PLACE_BITS | UD_PLACE;
 	atomic_store(&q->service, SERVICE_FULL);
 	engine_lock(q->engine);
 	rc = engine_watch(q->engine, &u->own.io, EPOLLIN);
+	if (!rc && q->rnic->local)
+		ud_local_open(q, door);
 	engine_unlock(q->engine);
-	if (rc)
+	if (rc) {
+		if (door >= 0)
+			close(door);
 		ud_destroy(q);
+	}
 	return rc;
 }
 
@@ -536,6 +442,7 @@ void ud_destroy(struct qp *q)
 
 	engine_lock(q->engine);
 	engine_timer_stop(q->engine, &u->again);
+	ud_local_close(q);
 	while ((s = LIST_FIRST(&u->groups)))
 		ud_drop_group(q, s);
 	engine_forget(q->engine, &u->own.io);
@@ -551,6 +458,7 @@ void ud_fork_child(struct qp *q)
 	struct ud_socket *s;
 
 	engine_io_close(&u->own.io);
+	ud_local_abandon(u);
 	LIST_FOREACH(s, &u->groups, all)
 		engine_io_close(&s->io);
 	u->again.at = 0;

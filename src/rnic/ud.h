@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Datagram queue pairs (UD). Each has a UDP socket of its own, on the engine of its queue pair; the port is in its number, whose last
- * octet is UD_PLACE. A Send is done when the kernel has it. What comes is dropped, and counted by why, unless it is whole and ours,
- * its Q_Key fits, and there is a receive with room for it and the 40 octets in front.
+ * octet is UD_PLACE. On one host they reach each other through memory (ud_local.c), where nothing is lost on the way. A Send is done when
+ * the kernel, or the memory, has it. What comes is dropped, and counted by why, unless it is whole and ours, its Q_Key fits, and there is a
+ * receive with room for it and the 40 octets in front.
  *
  * As a member of a group it has another socket for that group, at a port that all members of all processes share.
  *
@@ -15,6 +16,7 @@
 #include <flue/flue.h>
 
 #include "rnic/engine.h"
+#include "wire/datagram.h"
 
 struct qp;
 struct wqe;
@@ -37,19 +39,37 @@ struct ud_socket {
 	struct engine_io io;
 	struct qp *qp;
 	struct sockaddr_storage group; /* ss_family 0: our own port */
+	LIST_HEAD(, ud_sub) subs;      /* of a group: who sends through memory */
+	uint32_t n_subs;
 	LIST_ENTRY(ud_socket) all;
 };
+
+struct ud_caller;
+struct ud_road;
 
 struct ud {
 	uint8_t state; /* enum flue_qp_state */
 	uint32_t qkey, port, sq_psn;
-	bool blocked; /* the kernel takes nothing now: the timer runs */
-	int family;   /* AF_INET6, also for IPv4; or AF_INET */
+	bool blocked;    /* nothing goes out now: the timer runs */
+	int family;      /* AF_INET6, also for IPv4; or AF_INET */
+	uint8_t hops[2]; /* where an address handle says nothing: IPv4, IPv6 */
 	struct ud_socket own;
 	LIST_HEAD(, ud_socket) groups;
 	struct engine_timer again;
 	struct qp *qp;
 	uint64_t drops[UD_NDROPS];
+	uint64_t udp_sent, udp_received, local_sent, local_received;
+
+	/* through memory */
+	struct engine_io door; /* fd -1: none */
+	struct engine_timer door_again;
+	TAILQ_HEAD(ud_callers, ud_caller) callers; /* at the door */
+	uint32_t n_callers;
+	LIST_HEAD(, ud_road) roads; /* to us */
+	struct ud_road *waits;      /* there is no room in it */
+	struct ud_road *unflushed;
+	TAILQ_ENTRY(ud) of_road;
+	LIST_HEAD(, ud_cast) casts; /* groups that we send to */
 };
 
 /* Where datagrams go: made once, used by many. */
@@ -58,6 +78,8 @@ struct ud_ah {
 	struct sockaddr_storage remote,
 		local; /* as the sockets want them; local.ss_family 0: none */
 	bool group;
+	uint32_t scope;          /* of an IPv6 address */
+	struct datagram_way way; /* hops 0: as the system has it; from: if there is a local one */
 };
 
 int ud_ah_create(struct rnic_pd *pd, const struct flue_ah_attr *attr, struct ud_ah **out);
@@ -67,6 +89,10 @@ int ud_create(struct qp *q);
 /* No lock held; frees. */
 void ud_destroy(struct qp *q);
 void ud_fork_child(struct qp *q);
+
+/* The engine's roads. No lock needed any more. */
+void ud_local_fini(struct engine *e);
+void ud_local_fork_child(struct engine *e);
 
 /* As the calls of qp.h. */
 int ud_modify(struct qp *q, const struct flue_qp_values *v, uint32_t mask);

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -16,6 +17,20 @@
 #include "wire/datagram.h"
 
 /* ---- address handles ---- */
+
+static void describe(struct ud_ah *ah, const struct flue_ah_attr *attr)
+{
+	size_t n = ah->remote.ss_family == AF_INET6 ? 16 : 4;
+
+	ah->way = (struct datagram_way) { .ipv6 = n == 16,
+					  .hops = attr->hop_limit,
+					  .tclass = attr->traffic_class };
+	memcpy(ah->way.to, address_octets(&ah->remote), n);
+	if (ah->local.ss_family)
+		memcpy(ah->way.from, address_octets(&ah->local), n);
+	if (n == 16)
+		ah->scope = ((struct sockaddr_in6 *)&ah->remote)->sin6_scope_id;
+}
 
 int ud_ah_create(struct rnic_pd *pd, const struct flue_ah_attr *attr, struct ud_ah **out)
 {
@@ -35,6 +50,7 @@ int ud_ah_create(struct rnic_pd *pd, const struct flue_ah_attr *attr, struct ud_
 		return rc;
 	}
 	ah->group = address_is_group(&ah->remote);
+	describe(ah, attr);
 	*out = ah;
 	return 0;
 }
@@ -110,6 +126,7 @@ static int add_group(struct qp *q, const struct sockaddr_storage *group,
 	s->io.ready = ud_ready;
 	s->qp = q;
 	s->group = *group;
+	LIST_INIT(&s->subs);
 	rc = engine_watch(q->engine, &s->io, EPOLLIN);
 	if (rc) {
 		engine_io_close(&s->io);
@@ -122,6 +139,7 @@ static int add_group(struct qp *q, const struct sockaddr_storage *group,
 
 void ud_drop_group(struct qp *q, struct ud_socket *s)
 {
+	ud_cast_left(q, s);
 	LIST_REMOVE(s, all);
 	engine_forget(q->engine, &s->io);
 	engine_io_close(&s->io);

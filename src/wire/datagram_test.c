@@ -44,9 +44,9 @@ static void datagram_of_another_form_is_none(void **state)
 	assert_false(datagram_decode(&d, buf, DATAGRAM_HEAD - 1));
 	assert_false(datagram_decode(&d, buf, 0));
 	assert_false(datagram_decode(&d, buf, sizeof(buf)));
-	/* One octet of the fixed ones is wrong: magic, version, flags, zeros, the high octets of the numbers. */
+	/* One octet of the fixed ones is wrong: magic, version, flags, the high octets of the numbers. */
 	for (int i = 0; i < 13; i++) {
-		if (i > 8 && i < 12)
+		if (i == 6 || i == 7 || (i > 8 && i < 12))
 			continue;
 		buf[i] ^= 0x80;
 		assert_false(datagram_decode(&d, buf, DATAGRAM_HEAD));
@@ -54,25 +54,51 @@ static void datagram_of_another_form_is_none(void **state)
 	}
 }
 
+/* Only what goes to a group has a number of its own. */
+static void number_is_for_groups(void **state)
+{
+	struct datagram d = { .to = DATAGRAM_ALL, .number = 0x1234 };
+	uint8_t buf[DATAGRAM_HEAD];
+
+	datagram_encode(&d, buf);
+	assert_int_equal(buf[6], 0x12);
+	assert_int_equal(buf[7], 0x34);
+	d.number = 0;
+	assert_true(datagram_decode(&d, buf, sizeof(buf)));
+	assert_int_equal(d.number, 0x1234);
+	buf[9] ^= 1;
+	assert_false(datagram_decode(&d, buf, sizeof(buf)));
+}
+
 static void grh_is_that_of_roce(void **state)
 {
-	static const uint8_t from[16] = { 10, 0, 0, 1, 5 }, to[16] = { 10, 0, 0, 2, 6 };
+	struct datagram_way way = { .hops = 64,
+				    .from = { 10, 0, 0, 1, 5 },
+				    .to = { 10, 0, 0, 2, 6 } };
 	static const uint8_t v4[20] = {
 		0x45, 0, 0, 20 + 8 + 24 + 100, 0, 0, 0x40, 0, 64, 17, 0x26, 0x53, 10, 0, 0, 1, 10,
 		0,    0, 2
 	};
 	uint8_t grh[DATAGRAM_GRH];
 
-	datagram_grh(grh, false, from, to, 100);
+	datagram_grh(grh, &way, 100);
 	for (int i = 0; i < 20; i++)
 		assert_int_equal(grh[i], 0);
 	assert_memory_equal(grh + 20, v4, sizeof(v4));
-	datagram_grh(grh, true, from, to, 100);
-	assert_int_equal(grh[0], 0x60);
+	way.tclass = 0xb8;
+	way.hops = 3;
+	datagram_grh(grh, &way, 100);
+	assert_int_equal(grh[21], 0xb8);
+	assert_int_equal(grh[28], 3);
+	way.ipv6 = true;
+	datagram_grh(grh, &way, 100);
+	assert_int_equal(grh[0], 0x6b);
+	assert_int_equal(grh[1], 0x80);
+	assert_int_equal(grh[7], 3);
 	assert_int_equal(grh[4] << 8 | grh[5], 8 + 24 + 100);
 	assert_int_equal(grh[6], 17);
-	assert_memory_equal(grh + 8, from, 16);
-	assert_memory_equal(grh + 24, to, 16);
+	assert_memory_equal(grh + 8, way.from, 16);
+	assert_memory_equal(grh + 24, way.to, 16);
 }
 
 int main(void)
@@ -80,6 +106,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(datagram_is_laid_out_as_documented),
 		cmocka_unit_test(datagram_of_another_form_is_none),
+		cmocka_unit_test(number_is_for_groups),
 		cmocka_unit_test(grh_is_that_of_roce),
 	};
 

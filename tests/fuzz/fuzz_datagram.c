@@ -15,18 +15,25 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	CHECK(d.to <= DATAGRAM_ALL && d.from <= DATAGRAM_ALL);
 	datagram_encode(&d, again);
 	CHECK(!memcmp(again, data, DATAGRAM_HEAD));
-	if (size >= DATAGRAM_HEAD + 32) {
+	CHECK(!d.number || d.to == DATAGRAM_ALL);
+	if (size >= DATAGRAM_HEAD + 34) {
+		struct datagram_way way = { .ipv6 = true,
+					    .hops = data[DATAGRAM_HEAD],
+					    .tclass = data[DATAGRAM_HEAD + 1] };
 		uint32_t sum = 0;
 
-		datagram_grh(grh, true, data + DATAGRAM_HEAD, data + DATAGRAM_HEAD + 16,
-			     size - DATAGRAM_HEAD);
-		CHECK(grh[0] == 0x60 && !memcmp(grh + 8, data + DATAGRAM_HEAD, 32));
-		datagram_grh(grh, false, data + DATAGRAM_HEAD, data + DATAGRAM_HEAD + 16,
-			     size - DATAGRAM_HEAD);
+		memcpy(way.from, data + DATAGRAM_HEAD + 2, sizeof(way.from));
+		memcpy(way.to, data + DATAGRAM_HEAD + 18, sizeof(way.to));
+		datagram_grh(grh, &way, size - DATAGRAM_HEAD);
+		CHECK(grh[0] >> 4 == 6 && !memcmp(grh + 8, data + DATAGRAM_HEAD + 2, 32));
+		CHECK((uint8_t)(grh[0] << 4 | grh[1] >> 4) == way.tclass && grh[7] == way.hops);
+		way.ipv6 = false;
+		datagram_grh(grh, &way, size - DATAGRAM_HEAD);
 		for (int i = 20; i < DATAGRAM_GRH; i += 2)
 			sum += (uint32_t)(grh[i] << 8 | grh[i + 1]);
 		sum = (sum & 0xffff) + (sum >> 16);
 		CHECK(((sum & 0xffff) + (sum >> 16)) == 0xffff);
+		CHECK(grh[21] == way.tclass && grh[28] == way.hops);
 	}
 	return 0;
 }
