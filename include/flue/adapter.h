@@ -16,6 +16,7 @@ struct flue_srq_attr;
 struct flue_listen_attr;
 struct flue_ah_attr;
 struct flue_cpu_load;
+struct flue_bind_attr;
 
 /* Every limit and feature the verbs name. Read-only. */
 struct flue_caps {
@@ -40,7 +41,7 @@ enum flue_feature {
 	FLUE_FEATURE_SRQ = 1 << 0,
 	FLUE_FEATURE_ZERO_BASED = 1 << 1,
 	FLUE_FEATURE_FAST_REG = 1 << 2,
-	FLUE_FEATURE_WINDOWS = 1 << 3,
+	FLUE_FEATURE_WINDOWS = 1 << 3, /* of type 2B */
 	FLUE_FEATURE_REMOTE_INVALIDATE = 1 << 4,
 	FLUE_FEATURE_CQ_RESIZE = 1 << 5,
 	FLUE_FEATURE_MARKERS = 1 << 6,
@@ -55,6 +56,10 @@ enum flue_feature {
 	FLUE_FEATURE_POST_EARLY = 1 << 15, /* FLUE_QP_POST_EARLY */
 	FLUE_FEATURE_FULL = 1 << 16,       /* full service */
 	FLUE_FEATURE_LOCAL = 1 << 17,      /* ... through memory on one host: FLUE_LINK_LOCAL */
+	FLUE_FEATURE_WINDOWS_1 = 1 << 18,
+	FLUE_FEATURE_WINDOWS_2A = 1 << 19,
+	FLUE_FEATURE_KEEP_KEYS = 1 << 20,  /* FLUE_MR_KEEP_KEYS */
+	FLUE_FEATURE_SRQ_RESIZE = 1 << 21, /* FLUE_SRQV_DEPTH can be changed */
 };
 
 /* How a CQ that names no processor gets one (CH-3). */
@@ -107,7 +112,36 @@ struct flue_mr_attr {
 };
 
 /* Bits for flue_mr_ops.modify: which of addr+length+iova, access+iova, pd to take from the arguments. */
-enum flue_mr_modify { FLUE_MR_RANGE = 1, FLUE_MR_ACCESS = 2, FLUE_MR_PD = 4 };
+enum flue_mr_modify {
+	FLUE_MR_RANGE = 1,
+	FLUE_MR_ACCESS = 2,
+	FLUE_MR_PD = 4,
+	/* Beside others: who has the keys goes on to use them. FLUE_FEATURE_KEEP_KEYS. */
+	FLUE_MR_KEEP_KEYS = 8,
+};
+
+/* For whom a window is, and how it is bound. */
+enum flue_mw_type {
+	/* For the queue pair through which it was bound, by FLUE_WR_BIND, whose `key` becomes the last octet of its key. Either side of
+	 * the connection may revoke it. */
+	FLUE_MW_2B = 0,
+	/* For every queue pair of its PD: bound, bound again and unbound by bind(), which chooses the key. No request revokes it. */
+	FLUE_MW_1,
+	/* As 2B. The verbs tell them apart by what is compared with each access: the number of the queue pair, or its PD, too. */
+	FLUE_MW_2A,
+	FLUE_MW_NTYPES,
+};
+
+/* A bind of a window of type 1. */
+struct flue_bind_attr {
+	size_t size;
+	uint64_t id;        /* comes back in the completion */
+	uint32_t flags;     /* FLUE_SIGNALED, FLUE_FENCE, FLUE_LOCAL_FENCE */
+	uint32_t access;    /* FLUE_REMOTE_* */
+	struct flue_mr *mr; /* of the window's PD; NULL: unbind */
+	uint64_t addr;      /* inside the region, as it counts them */
+	uint64_t length;    /* 0: unbind */
+};
 
 /* All that create, change or destroy: ETIMEDOUT: the device did not answer (flue(7)). An object that
  * was being destroyed is gone then, but its memory may still be in use. */
@@ -150,7 +184,7 @@ struct flue_pd_ops {
 	 * bits; EOPNOTSUPP: a feature that the adapter has not; ENOMEM; ENOSPC: max_mr reached. The memory stays the caller's and must stay mapped; see
 	 * flue-memory(7) for what happens if it does not. */
 	struct flue_mr *(*register_mr)(struct flue_pd *pd, const struct flue_mr_attr *attr);
-	/* An unbound window. ENOMEM, ENOSPC. */
+	/* An unbound window, of type 2B. ENOMEM, ENOSPC. */
 	struct flue_mw *(*create_mw)(struct flue_pd *pd);
 	/* EINVAL, ENOMEM. */
 	struct flue_srq *(*create_srq)(struct flue_pd *pd, const struct flue_srq_attr *attr);
@@ -159,6 +193,8 @@ struct flue_pd_ops {
 	struct flue_qp *(*create_qp)(struct flue_pd *pd, const struct flue_qp_attr *attr);
 	/* EINVAL: addresses; EOPNOTSUPP: no datagrams; ENOMEM, EHOSTUNREACH. */
 	struct flue_ah *(*create_ah)(struct flue_pd *pd, const struct flue_ah_attr *attr);
+	/* As create_mw(), of any type (enum flue_mw_type). EINVAL; EOPNOTSUPP: the adapter has none of it. */
+	struct flue_mw *(*create_typed_mw)(struct flue_pd *pd, uint32_t type);
 };
 
 struct flue_pd {
@@ -172,8 +208,12 @@ struct flue_mr_ops {
 	/* Revokes the keys, waits until no byte moves through the region, frees. Not from a
 	 * callback that runs for a completion of the same region. EBUSY: windows are bound to it. */
 	bool (*deregister)(struct flue_mr *mr);
-	/* Change what `what` (FLUE_MR_*) names; the rest stays. The keys change: the old ones are
-	 * dead when this returns. EINVAL, EBUSY (windows bound), EXDEV pd of another adapter. */
+	/*
+	 * Change what `what` (FLUE_MR_*) names; the rest stays. A region that is revoked becomes valid with a new range, and stays
+	 * revoked without one. The keys change, unless `what` says otherwise: the old ones are dead when this returns. Either way no byte moves
+	 * by the old terms any more.
+	 * EINVAL, EOPNOTSUPP, EBUSY (windows bound), EXDEV pd of another adapter, ENOMEM: nothing has changed.
+	 */
 	bool (*modify)(struct flue_mr *mr, uint32_t what, const struct flue_mr_attr *attr,
 		       struct flue_pd *pd);
 };
@@ -198,6 +238,13 @@ struct flue_mr {
 struct flue_mw_ops {
 	size_t size;
 	bool (*destroy)(struct flue_mw *mw); /* never EBUSY; revokes first */
+	/*
+	 * Type 1: post a request to qp that binds the window, or unbinds it. It completes with FLUE_WC_BIND_MW; mw->rkey is the new key
+	 * when this returns, and good from the completion on. The old one is dead then. Not taken: EINVAL (another type, qp or mr of
+	 * another PD, a right that the region has not, FLUE_ZERO_BASED, outside of the region, a datagram queue pair, flags), and
+	 * as for post_send ENOMEM, ENOTCONN. One that was taken may still fail, as FLUE_WR_BIND does.
+	 */
+	bool (*bind)(struct flue_mw *mw, struct flue_qp *qp, const struct flue_bind_attr *attr);
 };
 
 struct flue_mw {
@@ -207,6 +254,7 @@ struct flue_mw {
 	/* Current key: what to give FLUE_WR_BIND (any low octet), and from the completion of a bind on
 	 * what the peer needs. */
 	uint32_t rkey;
+	uint64_t type; /* enum flue_mw_type */
 };
 
 struct flue_provider_info {

@@ -97,6 +97,20 @@ struct flue_srq_attr {
 	uint32_t max_sge;
 };
 
+/* Bits for flue_srq_ops.modify and query: which fields of struct flue_srq_values. */
+enum flue_srq_value {
+	FLUE_SRQV_DEPTH = 1 << 0,
+	FLUE_SRQV_LIMIT = 1 << 1,
+	FLUE_SRQV_WORK = 1 << 2, /* query() only: receives */
+};
+
+struct flue_srq_values {
+	size_t size;
+	uint32_t depth;
+	uint32_t limit;    /* as for arm_limit(); 0: not armed, or told since */
+	uint32_t receives; /* posted, and no queue pair has taken them */
+};
+
 struct flue_srq_ops {
 	size_t size;
 	bool (*destroy)(struct flue_srq *srq); /* EBUSY: queue pairs use it */
@@ -106,13 +120,21 @@ struct flue_srq_ops {
 	/* Raise FLUE_EVENT_SRQ_LIMIT once, when fewer than `limit` receives remain (at once if that
 	 * is so now); 0 disarms. EINVAL: above the depth. */
 	bool (*arm_limit)(struct flue_srq *srq, uint32_t limit);
+	/*
+	 * Change what `mask` (enum flue_srq_value) names, all or nothing. EINVAL: a depth of 0 or above the cap, a limit above the depth,
+	 * one that is armed and stays included; EBUSY: more receives are there than would fit, counting those whose
+	 * completion nobody has taken; EOPNOTSUPP: FLUE_FEATURE_SRQ_RESIZE is missing; ENOMEM.
+	 */
+	bool (*modify)(struct flue_srq *srq, const struct flue_srq_values *values, uint32_t mask);
+	/* Tell what `mask` names; values->size must be set. EINVAL. */
+	bool (*query)(struct flue_srq *srq, struct flue_srq_values *values, uint32_t mask);
 };
 
 struct flue_srq {
 	const struct flue_srq_ops *ops;
 	void *user;
 	struct flue_pd *pd;
-	uint32_t depth, max_sge;
+	uint32_t depth, max_sge; /* depth: changes with modify() */
 };
 
 enum flue_qp_flags {

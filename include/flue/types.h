@@ -10,7 +10,7 @@
  *
  * How structures grow, so that a program built against an older header keeps working. A field never
  * moves and never changes its meaning; new ones come behind the last.
- *  - Attributes (flue_*_attr, flue_*_info, flue_caps, flue_qp_values) and tables of operations
+ *  - Attributes (flue_*_attr, flue_*_info, flue_caps, flue_*_values) and tables of operations
  *    (flue_*_ops) start with `size`. The program sets it to its sizeof (the FLUE_ATTR macro does) in
  *    what it passes; fields that it does not know read as zero, which is the default. In what the
  *    library fills or hands out `size` says how much of it there is: FLUE_HAS().

@@ -109,6 +109,7 @@ struct acc_op {
 		struct prov_cq_attr cq;
 		struct prov_qp_attr qp;
 		struct flue_qp_values values;
+		struct flue_srq_values srq;
 	} attr;
 	struct prov_keys keys;
 	struct acc_path path, alt_path; /* of attr.values */
@@ -296,6 +297,7 @@ static inline struct acc_pd *to_pd(struct flue_pd *pd)
 struct flue_pd *acc_pd_create(struct flue_adapter *adapter);
 struct flue_mr *acc_mr_register(struct flue_pd *pd, const struct flue_mr_attr *attr);
 struct flue_mw *acc_mw_create(struct flue_pd *pd);
+struct flue_mw *acc_mw_create_typed(struct flue_pd *pd, uint32_t type);
 struct flue_ah *acc_ah_create(struct flue_pd *pd, const struct flue_ah_attr *attr);
 
 /* ---- cq.c ---- */

@@ -228,6 +228,48 @@ static void srq_limit_is_told_once_and_only_when_armed(void **state)
 	fell(&t);
 }
 
+static void srq_values_are_checked_and_changed_together(void **state)
+{
+	struct flue_srq_values v = FLUE_ATTR(struct flue_srq_values);
+	struct flue_event ev;
+	struct tree t;
+
+	grow(&t);
+	v.depth = 20;
+	v.limit = 15;
+	assert_fails(t.srq->ops->modify(t.srq, &v, FLUE_SRQV_DEPTH), EOPNOTSUPP);
+	assert_fails(t.srq->ops->modify(t.srq, &v, FLUE_SRQV_LIMIT), EINVAL); /* it has 10 */
+	to_adapter(t.a)->caps.features |= FLUE_FEATURE_SRQ_RESIZE;
+	assert_fails(t.srq->ops->modify(t.srq, &v, 0), EINVAL);
+	assert_fails(t.srq->ops->modify(t.srq, &v, FLUE_SRQV_WORK), EINVAL);
+	assert_fails(t.srq->ops->modify(t.srq, NULL, FLUE_SRQV_LIMIT), EINVAL);
+	fake.rc.modify_srq = -EBUSY;
+	assert_fails(t.srq->ops->modify(t.srq, &v, FLUE_SRQV_DEPTH | FLUE_SRQV_LIMIT), EBUSY);
+	assert_int_equal(t.srq->depth, 10);
+	fake.adapter->up->srq_limit(to_srq(t.srq)); /* nothing was armed */
+	assert_fails(flue_get_event(t.a, &ev, 0), EAGAIN);
+	fake.rc.modify_srq = 0;
+	assert_true(t.srq->ops->modify(t.srq, &v, FLUE_SRQV_DEPTH | FLUE_SRQV_LIMIT));
+	assert_int_equal(fake.srq_mask, FLUE_SRQV_DEPTH | FLUE_SRQV_LIMIT);
+	assert_int_equal(fake.srq.depth, 20);
+	assert_int_equal(t.srq->depth, 20);
+	fake.adapter->up->srq_limit(to_srq(t.srq));
+	assert_true(flue_get_event(t.a, &ev, 0));
+	v.depth = 0;
+	assert_fails(t.srq->ops->modify(t.srq, &v, FLUE_SRQV_DEPTH), EINVAL);
+	v.depth = t.a->caps->max_srq_depth + 1;
+	assert_fails(t.srq->ops->modify(t.srq, &v, FLUE_SRQV_DEPTH), EINVAL);
+	fake.srq = (struct flue_srq_values) { .depth = 20, .limit = 3, .receives = 7 };
+	assert_fails(t.srq->ops->query(t.srq, &v, 8), EINVAL);
+	v.size = 8;
+	assert_fails(t.srq->ops->query(t.srq, &v, FLUE_SRQV_LIMIT), EINVAL);
+	v.size = sizeof(v) + 8; /* of a newer program */
+	assert_true(t.srq->ops->query(t.srq, &v, FLUE_SRQV_LIMIT | FLUE_SRQV_WORK));
+	assert_int_equal(v.size, sizeof(v));
+	assert_true(v.limit == 3 && v.receives == 7);
+	fell(&t);
+}
+
 static void control_calls_wait_when_the_provider_answers_later(void **state)
 {
 	struct tree t;
@@ -468,6 +510,7 @@ int main(void)
 		cmocka_unit_test_setup(open_passes_on_what_the_provider_says, reset),
 		cmocka_unit_test_setup(parents_with_children_refuse_destruction, reset), /* RD-1 */
 		cmocka_unit_test_setup(srq_limit_is_told_once_and_only_when_armed, reset),
+		cmocka_unit_test_setup(srq_values_are_checked_and_changed_together, reset),
 		cmocka_unit_test_setup(control_calls_wait_when_the_provider_answers_later,
 				       reset),                                           /* RD-6 */
 		cmocka_unit_test_setup(provider_that_never_answers_hangs_nobody, reset), /* CH-25 */

@@ -179,12 +179,13 @@ static int f_register_mr(const struct prov_mr_attr *attr, struct prov_mr **out,
 	return make(rc, sizeof(**out), out, op);
 }
 
-static int f_modify_mr(struct prov_mr *mr, const struct prov_mr_attr *attr, struct prov_keys *keys,
-		       struct prov_op *op)
+static int f_modify_mr(struct prov_mr *mr, uint32_t what, const struct prov_mr_attr *attr,
+		       struct prov_keys *keys, struct prov_op *op)
 {
 	(void)mr;
 	fake.modifies++;
 	fake.mr = *attr;
+	fake.what = what;
 	give_keys(keys);
 	if (fake.on_modify)
 		fake.on_modify();
@@ -197,9 +198,11 @@ static int f_deregister_mr(struct prov_mr *mr, struct prov_op *op)
 	return drop(fake.rc.deregister_mr, mr, op);
 }
 
-static int f_create_mw(struct prov_pd *pd, struct prov_mw **out, uint32_t *rkey, struct prov_op *op)
+static int f_create_mw(struct prov_pd *pd, uint32_t type, struct prov_mw **out, uint32_t *rkey,
+		       struct prov_op *op)
 {
 	(void)pd;
+	fake.mw_type = type;
 	*rkey = ++fake.key << 8 | FAKE_RKEY;
 	return make(fake.rc.mw, 1, out, op);
 }
@@ -207,6 +210,17 @@ static int f_create_mw(struct prov_pd *pd, struct prov_mw **out, uint32_t *rkey,
 static int f_destroy_mw(struct prov_mw *mw, struct prov_op *op)
 {
 	return drop(fake.rc.destroy_mw, mw, op);
+}
+
+static int f_bind_mw(struct prov_mw *mw, struct prov_qp *qp, const struct flue_send_wr *wr,
+		     uint32_t *rkey)
+{
+	(void)mw;
+	fake.qp = qp;
+	fake.bind = *wr;
+	if (!fake.rc.bind_mw)
+		*rkey = ++fake.key << 8 | FAKE_RKEY;
+	return fake.rc.bind_mw;
 }
 
 static int f_create_cq(struct prov_adapter *a, const struct prov_cq_attr *attr,
@@ -290,6 +304,22 @@ static int f_arm_srq(struct prov_srq *srq, uint32_t limit)
 	if (!fake.rc.arm_srq)
 		fake.srq_limit = limit;
 	return fake.rc.arm_srq;
+}
+
+static int f_modify_srq(struct prov_srq *srq, const struct flue_srq_values *values, uint32_t mask,
+			struct prov_op *op)
+{
+	(void)srq;
+	fake.srq = *values;
+	fake.srq_mask = mask;
+	return answer(op, fake.rc.modify_srq);
+}
+
+static int f_query_srq(struct prov_srq *srq, struct flue_srq_values *values, struct prov_op *op)
+{
+	(void)srq;
+	*values = fake.srq;
+	return answer(op, fake.rc.query_srq);
 }
 
 static int f_post_srq(struct prov_srq *srq, const struct flue_recv_wr *wr,
@@ -555,6 +585,7 @@ static const struct prov_ops fake_provider = {
 	.deregister_mr = f_deregister_mr,
 	.create_mw = f_create_mw,
 	.destroy_mw = f_destroy_mw,
+	.bind_mw = f_bind_mw,
 	.create_cq = f_create_cq,
 	.resize_cq = f_resize_cq,
 	.destroy_cq = f_destroy_cq,
@@ -564,6 +595,8 @@ static const struct prov_ops fake_provider = {
 	.create_srq = f_create_srq,
 	.destroy_srq = f_destroy_srq,
 	.arm_srq = f_arm_srq,
+	.modify_srq = f_modify_srq,
+	.query_srq = f_query_srq,
 	.post_srq = f_post_srq,
 	.create_qp = f_create_qp,
 	.destroy_qp = f_destroy_qp,

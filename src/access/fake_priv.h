@@ -78,9 +78,10 @@ struct fake {
 	struct {
 		int open, handler, pd, destroy_pd, mr, modify_mr, deregister_mr, mw, destroy_mw, cq,
 			resize_cq, destroy_cq, poll, arm, wait, srq, destroy_srq, arm_srq, post_srq,
-			qp, destroy_qp, reset_qp, post_send, post_recv, connect, start, disconnect,
-			abort, listen, destroy_listener, accept, reject, adopt, terminate,
-			modify_qp, query_qp, gang, ah, destroy_ah, group;
+			modify_srq, query_srq, bind_mw, qp, destroy_qp, reset_qp, post_send,
+			post_recv, connect, start, disconnect, abort, listen, destroy_listener,
+			accept, reject, adopt, terminate, modify_qp, query_qp, gang, ah, destroy_ah,
+			group;
 	} rc;
 	struct flue_qp_values info;         /* what query_qp says */
 	struct flue_ah_attr paths[2];       /* and of these, if it is asked */
@@ -113,6 +114,10 @@ struct fake {
 	struct flue_ah_attr ah;
 	void *srq_owner;
 	uint32_t srq_limit, key, made_handlers;
+	struct flue_srq_values srq; /* of the last modify_srq, and what query_srq says */
+	uint32_t srq_mask;
+	struct flue_send_wr bind; /* of the last bind_mw */
+	uint32_t mw_type, what;   /* of the last create_mw and modify_mr */
 	unsigned opens, closes, aborts, starts, accepts, rejects, resets;
 	/* What was made and what is left of it; adopt_stream may be called by any thread. */
 	unsigned made_pds, made_cqs, made_qps, made_mrs, resizes, modifies;

@@ -9,6 +9,8 @@
 #include "access/access_priv.h"
 
 #define ALL_ACCESS (2 * (uint32_t)FLUE_REMOTE_ATOMIC - 1)
+#define CHANGES    (FLUE_REMOTE_WRITE | FLUE_REMOTE_ATOMIC) /* these need FLUE_LOCAL_WRITE */
+#define PARTS      (FLUE_MR_RANGE | FLUE_MR_ACCESS | FLUE_MR_PD)
 
 /* What an adapter need not be able to do. */
 static const struct {
@@ -36,6 +38,11 @@ static struct acc_adapter *adapter_of(struct flue_pd *pd)
 	return to_adapter(pd->adapter);
 }
 
+static bool has(const struct acc_adapter *a, uint32_t feature)
+{
+	return a->caps.features & feature;
+}
+
 /* The last octet must have an address; the first one past it need not. */
 static bool wraps(uint64_t start, uint64_t length)
 {
@@ -46,12 +53,12 @@ static int check_access(const struct acc_adapter *a, uint32_t access)
 {
 	if (access & ~ALL_ACCESS)
 		return -EINVAL;
-	if (access & (FLUE_REMOTE_WRITE | FLUE_REMOTE_ATOMIC) && !(access & FLUE_LOCAL_WRITE))
+	if (access & CHANGES && !(access & FLUE_LOCAL_WRITE))
 		return -EINVAL;
 	if (access & FLUE_IOVA && access & FLUE_ZERO_BASED)
 		return -EINVAL;
 	for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++)
-		if (access & wanted[i].access && !(a->caps.features & wanted[i].feature))
+		if (access & wanted[i].access && !has(a, wanted[i].feature))
 			return -EOPNOTSUPP;
 	return 0;
 }
@@ -106,8 +113,10 @@ static int compose(const struct flue_mr *mr, uint32_t what, const struct flue_mr
 	struct flue_mr_attr attr;
 	uint64_t iova = mr->remote_start;
 
-	if (!what || what & ~(uint32_t)(FLUE_MR_RANGE | FLUE_MR_ACCESS | FLUE_MR_PD))
+	if (what & ~(uint32_t)(PARTS | FLUE_MR_KEEP_KEYS) || !(what & PARTS))
 		return -EINVAL;
+	if (what & FLUE_MR_KEEP_KEYS && !has(adapter_of(mr->pd), FLUE_FEATURE_KEEP_KEYS))
+		return -EOPNOTSUPP;
 	to->pd = to_pd(mr->pd)->prov;
 	to->addr = mr->addr;
 	to->length = mr->length;
@@ -148,7 +157,8 @@ static bool mr_modify(struct flue_mr *pub, uint32_t what, const struct flue_mr_a
 		rc = compose(pub, what, from, pd, &op->attr.mr);
 	if (!rc)
 		rc = acc_op_wait(a, op,
-				 a->ops->modify_mr(mr->prov, &op->attr.mr, &op->keys, &op->base),
+				 a->ops->modify_mr(mr->prov, what, &op->attr.mr, &op->keys,
+						   &op->base),
 				 NULL);
 	if (!rc)
 		show(pub, &op->attr.mr, &op->keys);
@@ -239,19 +249,85 @@ static bool mw_destroy(struct flue_mw *pub)
 	return acc_ok(rc);
 }
 
+/* Is the part of its region that a window shall open inside of it, and has it the rights? */
+static bool fits(const struct flue_mr *mr, const struct flue_bind_attr *attr)
+{
+	uint32_t rights = FLUE_REMOTE_READ | CHANGES;
+	uint32_t need = FLUE_BIND_WINDOW |
+			(attr->access & CHANGES ? (uint32_t)FLUE_LOCAL_WRITE : 0);
+
+	return !(attr->access & ~rights) && (mr->access & need) == need &&
+	       attr->addr >= mr->remote_start && attr->length <= mr->length &&
+	       attr->addr - mr->remote_start <= mr->length - attr->length;
+}
+
+static int check_bind(const struct flue_mw *mw, const struct flue_qp *qp,
+		      const struct flue_bind_attr *attr)
+{
+	if (mw->type != FLUE_MW_1 || !qp || qp->pd != mw->pd || qp->type == FLUE_QP_UD)
+		return -EINVAL;
+	if (!attr->mr)
+		return attr->addr || attr->length ? -EINVAL : 0;
+	if (attr->mr->pd != mw->pd || (attr->length && !fits(attr->mr, attr)))
+		return -EINVAL;
+	return 0;
+}
+
+static bool mw_bind(struct flue_mw *pub, struct flue_qp *qp, const struct flue_bind_attr *from)
+{
+	CANCEL_HELD;
+	struct acc_adapter *a = adapter_of(pub->pd);
+	struct flue_send_wr wr = { .op = FLUE_WR_BIND };
+	struct flue_bind_attr attr;
+	uint32_t rkey;
+	int rc = acc_usable(a);
+
+	if (!rc)
+		rc = acc_attr_copy(&attr, sizeof(attr), from,
+				   ACC_ATTR_SIZE(struct flue_bind_attr, length));
+	if (!rc)
+		rc = check_bind(pub, qp, &attr);
+	if (rc)
+		return acc_ok(rc);
+	wr.id = attr.id;
+	wr.flags = attr.flags;
+	if (attr.mr && attr.length)
+		wr.reg = (struct flue_reg) { .addr = attr.addr,
+					     .length = attr.length,
+					     .access = attr.access,
+					     .lkey = attr.mr->lkey };
+	rc = a->ops->bind_mw(((struct acc_mw *)pub)->prov, to_qp(qp)->prov, &wr, &rkey);
+	if (!rc)
+		pub->rkey = rkey;
+	return acc_ok(rc);
+}
+
 static const struct flue_mw_ops mw_ops = {
 	.size = sizeof(mw_ops),
 	.destroy = mw_destroy,
+	.bind = mw_bind,
 };
 
 struct flue_mw *acc_mw_create(struct flue_pd *pd)
 {
+	return acc_mw_create_typed(pd, FLUE_MW_2B);
+}
+
+struct flue_mw *acc_mw_create_typed(struct flue_pd *pd, uint32_t type)
+{
+	static const uint32_t features[FLUE_MW_NTYPES] = {
+		[FLUE_MW_1] = FLUE_FEATURE_WINDOWS_1, [FLUE_MW_2A] = FLUE_FEATURE_WINDOWS_2A
+	};
 	CANCEL_HELD;
 	struct acc_adapter *a = adapter_of(pd);
 	struct acc_mw *mw;
 	struct acc_op *op;
 	int rc = acc_usable(a);
 
+	if (!rc && type >= FLUE_MW_NTYPES)
+		rc = -EINVAL;
+	if (!rc && features[type] & ~a->caps.features)
+		rc = -EOPNOTSUPP;
 	if (rc)
 		return acc_null(rc);
 	mw = calloc(1, sizeof(*mw));
@@ -263,8 +339,10 @@ struct flue_mw *acc_mw_create(struct flue_pd *pd)
 	}
 	mw->pub.ops = &mw_ops;
 	mw->pub.pd = pd;
+	mw->pub.type = type;
 	rc = acc_op_result(
-		a, op, a->ops->create_mw(to_pd(pd)->prov, &mw->prov, &mw->pub.rkey, &op->base), mw);
+		a, op,
+		a->ops->create_mw(to_pd(pd)->prov, type, &mw->prov, &mw->pub.rkey, &op->base), mw);
 	if (rc && rc != -ETIMEDOUT)
 		free(mw);
 	if (rc)

@@ -162,6 +162,121 @@ static void mr_stays_as_it_was_when_modifying_fails(void **state)
 	assert_true(flue_close(a));
 }
 
+static void mr_keeps_its_keys_when_asked_to(void **state)
+{
+	struct flue_mr_attr attr = FLUE_ATTR(struct flue_mr_attr);
+	struct flue_mr *mr = flue_register(d.pd, memory, 100, FLUE_LOCAL_WRITE);
+
+	attr.access = FLUE_REMOTE_READ;
+	assert_fails(mr->ops->modify(mr, FLUE_MR_ACCESS | FLUE_MR_KEEP_KEYS, &attr, NULL),
+		     EOPNOTSUPP);
+	to_adapter(d.a)->caps.features |= FLUE_FEATURE_KEEP_KEYS;
+	assert_fails(mr->ops->modify(mr, FLUE_MR_KEEP_KEYS, &attr, NULL), EINVAL);
+	assert_true(mr->ops->modify(mr, FLUE_MR_ACCESS | FLUE_MR_KEEP_KEYS, &attr, NULL));
+	assert_int_equal(fake.what, FLUE_MR_ACCESS | FLUE_MR_KEEP_KEYS);
+	assert_int_equal(mr->access, FLUE_REMOTE_READ);
+	assert_ptr_equal(fake.mr.addr, memory);
+	assert_int_equal(fake.mr.length, 100);
+	assert_true(mr->ops->modify(mr, FLUE_MR_PD, NULL, d.other));
+	assert_int_equal(fake.what, FLUE_MR_PD);
+	assert_true(flue_deregister(mr));
+}
+
+static void window_has_a_type(void **state)
+{
+	struct flue_mw *mw = d.pd->ops->create_mw(d.pd);
+
+	assert_int_equal(mw->type, FLUE_MW_2B);
+	assert_int_equal(fake.mw_type, FLUE_MW_2B);
+	assert_true(mw->ops->destroy(mw));
+	assert_fails(d.pd->ops->create_typed_mw(d.pd, FLUE_MW_1), EOPNOTSUPP);
+	assert_fails(d.pd->ops->create_typed_mw(d.pd, FLUE_MW_2A), EOPNOTSUPP);
+	assert_fails(d.pd->ops->create_typed_mw(d.pd, FLUE_MW_NTYPES), EINVAL);
+	to_adapter(d.a)->caps.features |= FLUE_FEATURE_WINDOWS_1 | FLUE_FEATURE_WINDOWS_2A;
+	for (uint32_t type = 0; type < FLUE_MW_NTYPES; type++) {
+		mw = d.pd->ops->create_typed_mw(d.pd, type);
+		assert_non_null(mw);
+		assert_int_equal(mw->type, type);
+		assert_int_equal(fake.mw_type, type);
+		assert_true(mw->ops->destroy(mw));
+	}
+}
+
+/* Each fault alone makes the call fail, and nothing is posted. */
+static void refuse_binds(struct flue_mw *mw, struct flue_qp *qp, const struct flue_bind_attr *good)
+{
+	const uint32_t key = mw->rkey;
+	struct flue_bind_attr bad;
+
+	fake.bind = (struct flue_send_wr) { 0 };
+	assert_fails(mw->ops->bind(mw, NULL, good), EINVAL);
+	assert_fails(mw->ops->bind(mw, qp, NULL), EINVAL);
+	bad = *good, bad.size = 8;
+	assert_fails(mw->ops->bind(mw, qp, &bad), EINVAL);
+	bad = *good, bad.access |= FLUE_ZERO_BASED;
+	assert_fails(mw->ops->bind(mw, qp, &bad), EINVAL);
+	bad = *good, bad.access |= FLUE_LOCAL_WRITE;
+	assert_fails(mw->ops->bind(mw, qp, &bad), EINVAL);
+	bad = *good, bad.addr--;
+	assert_fails(mw->ops->bind(mw, qp, &bad), EINVAL);
+	bad = *good, bad.length++;
+	assert_fails(mw->ops->bind(mw, qp, &bad), EINVAL);
+	bad = *good, bad.mr = NULL;
+	assert_fails(mw->ops->bind(mw, qp, &bad), EINVAL);
+	assert_int_equal(fake.bind.reg.length, 0);
+	assert_int_equal(mw->rkey, key);
+}
+
+static void window_of_type_1_is_bound_by_a_call(void **state)
+{
+	struct flue_bind_attr bind = FLUE_ATTR(struct flue_bind_attr);
+	struct flue_qp *qp = fake_qp(d.a, NULL, NULL);
+	struct flue_pd *pd = qp->pd;
+	struct flue_mr *mr = flue_register(pd, memory, 100, FLUE_LOCAL_WRITE | FLUE_BIND_WINDOW);
+	struct flue_mr *shut = flue_register(pd, memory, 100, FLUE_BIND_WINDOW);
+	struct flue_mw *mw, *two = pd->ops->create_mw(pd);
+	uint32_t key;
+
+	to_adapter(d.a)->caps.features |= FLUE_FEATURE_WINDOWS_1;
+	mw = pd->ops->create_typed_mw(pd, FLUE_MW_1);
+	bind.id = 5;
+	bind.flags = FLUE_SIGNALED;
+	bind.access = FLUE_REMOTE_WRITE;
+	bind.mr = mr;
+	bind.addr = mr->remote_start;
+	bind.length = 100;
+	key = mw->rkey;
+	refuse_binds(mw, qp, &bind);
+	assert_fails(two->ops->bind(two, qp, &bind), EINVAL);
+	bind.mr = shut; /* must not be written */
+	assert_fails(mw->ops->bind(mw, qp, &bind), EINVAL);
+	bind.mr = mr;
+	fake.rc.bind_mw = -ENOMEM;
+	assert_fails(mw->ops->bind(mw, qp, &bind), ENOMEM);
+	assert_int_equal(mw->rkey, key);
+	fake.rc.bind_mw = 0;
+	assert_true(mw->ops->bind(mw, qp, &bind));
+	assert_int_equal(mw->rkey, fake.key << 8 | FAKE_RKEY);
+	assert_int_not_equal(mw->rkey, key);
+	assert_int_equal(fake.bind.id, 5);
+	assert_int_equal(fake.bind.flags, FLUE_SIGNALED);
+	assert_int_equal(fake.bind.reg.lkey, mr->lkey);
+	assert_int_equal(fake.bind.reg.addr, mr->remote_start);
+	assert_int_equal(fake.bind.reg.length, 100);
+	assert_int_equal(fake.bind.reg.access, FLUE_REMOTE_WRITE);
+	bind.length = 0;
+	assert_true(mw->ops->bind(mw, qp, &bind));
+	assert_int_equal(fake.bind.reg.length, 0);
+	assert_int_equal(fake.bind.reg.lkey, 0);
+	assert_true(mw->ops->destroy(mw) && two->ops->destroy(two));
+	/* Of another domain. */
+	mw = d.pd->ops->create_typed_mw(d.pd, FLUE_MW_1);
+	assert_fails(mw->ops->bind(mw, qp, &bind), EINVAL);
+	assert_true(mw->ops->destroy(mw));
+	assert_true(flue_deregister(mr) && flue_deregister(shut));
+	fake_destroy_qp(qp);
+}
+
 static void window_shows_its_key(void **state)
 {
 	struct flue_mw *mw = d.pd->ops->create_mw(d.pd);
@@ -198,7 +313,10 @@ int main(void)
 		WITH_DOMAIN(mr_is_refused_when_an_argument_is_impossible),
 		WITH_DOMAIN(mr_can_be_modified_in_part), /* WN-1 */
 		WITH_DOMAIN(mr_stays_as_it_was_when_modifying_fails),
+		WITH_DOMAIN(mr_keeps_its_keys_when_asked_to),
 		WITH_DOMAIN(window_shows_its_key), /* RD-3 */
+		WITH_DOMAIN(window_has_a_type),
+		WITH_DOMAIN(window_of_type_1_is_bound_by_a_call),
 		WITH_DOMAIN(names_are_never_null),
 	};
 

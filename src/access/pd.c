@@ -32,6 +32,7 @@ static const struct flue_pd_ops pd_ops = {
 	.create_srq = acc_srq_create,
 	.create_qp = acc_qp_create,
 	.create_ah = acc_ah_create,
+	.create_typed_mw = acc_mw_create_typed,
 };
 
 struct flue_pd *acc_pd_create(struct flue_adapter *adapter)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Shared receive queues. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "access/access_priv.h"
 
@@ -60,11 +61,85 @@ static bool srq_arm_limit(struct flue_srq *pub, uint32_t limit)
 	return acc_ok(rc);
 }
 
+static int check_values(const struct acc_adapter *a, const struct flue_srq *srq,
+			const struct flue_srq_values *v, uint32_t mask)
+{
+	uint32_t depth = mask & FLUE_SRQV_DEPTH ? v->depth : srq->depth;
+
+	if (!mask || mask & ~(uint32_t)(FLUE_SRQV_DEPTH | FLUE_SRQV_LIMIT))
+		return -EINVAL;
+	if (!depth || depth > a->caps.max_srq_depth)
+		return -EINVAL;
+	if (mask & FLUE_SRQV_LIMIT && v->limit > depth)
+		return -EINVAL;
+	if (mask & FLUE_SRQV_DEPTH && !(a->caps.features & FLUE_FEATURE_SRQ_RESIZE))
+		return -EOPNOTSUPP;
+	return 0;
+}
+
+static bool srq_modify(struct flue_srq *pub, const struct flue_srq_values *from, uint32_t mask)
+{
+	CANCEL_HELD;
+	struct acc_srq *srq = to_srq(pub);
+	struct acc_adapter *a = srq->source.adapter;
+	struct acc_op own, *op = acc_op_begin(&own);
+	bool before = false;
+	int rc = acc_usable(a);
+
+	if (!rc)
+		rc = acc_attr_copy(&op->attr.srq, sizeof(op->attr.srq), from,
+				   ACC_ATTR_SIZE(struct flue_srq_values, receives));
+	if (!rc)
+		rc = check_values(a, pub, &op->attr.srq, mask);
+	if (rc) {
+		acc_op_end(op);
+		return acc_ok(rc);
+	}
+	/* First, because the event may come before the slot returns. */
+	if (mask & FLUE_SRQV_LIMIT)
+		before = atomic_exchange(&srq->armed, op->attr.srq.limit > 0);
+	rc = acc_op_wait(a, op, srq->ops->modify_srq(srq->prov, &op->attr.srq, mask, &op->base),
+			 NULL);
+	if (rc && mask & FLUE_SRQV_LIMIT)
+		atomic_store(&srq->armed, before);
+	if (!rc && mask & FLUE_SRQV_DEPTH)
+		pub->depth = op->attr.srq.depth;
+	acc_op_end(op);
+	return acc_ok(rc);
+}
+
+static bool srq_query(struct flue_srq *pub, struct flue_srq_values *values, uint32_t mask)
+{
+	CANCEL_HELD;
+	const uint32_t all = FLUE_SRQV_DEPTH | FLUE_SRQV_LIMIT | FLUE_SRQV_WORK;
+	struct acc_srq *srq = to_srq(pub);
+	struct acc_adapter *a = srq->source.adapter;
+	struct acc_op own, *op;
+	int rc = acc_usable(a);
+
+	if (!rc && (!values || values->size < ACC_ATTR_SIZE(struct flue_srq_values, receives) ||
+		    !mask || mask & ~all))
+		rc = -EINVAL;
+	if (rc)
+		return acc_ok(rc);
+	op = acc_op_begin(&own);
+	rc = acc_op_wait(a, op, srq->ops->query_srq(srq->prov, &op->attr.srq, &op->base), NULL);
+	if (!rc) {
+		op->attr.srq.size = values->size < sizeof(op->attr.srq) ? values->size
+									: sizeof(op->attr.srq);
+		memcpy(values, &op->attr.srq, op->attr.srq.size);
+	}
+	acc_op_end(op);
+	return acc_ok(rc);
+}
+
 static const struct flue_srq_ops srq_ops = {
 	.size = sizeof(srq_ops),
 	.destroy = acc_srq_destroy,
 	.post_recv = srq_post_recv,
 	.arm_limit = srq_arm_limit,
+	.modify = srq_modify,
+	.query = srq_query,
 };
 
 void acc_srq_limit(void *srq_owner)

@@ -84,6 +84,7 @@ int provider_register(const struct prov_ops *ops)
 	X(deregister_mr)          \
 	X(create_mw)              \
 	X(destroy_mw)             \
+	X(bind_mw)                \
 	X(create_cq)              \
 	X(resize_cq)              \
 	X(destroy_cq)             \
@@ -93,6 +94,8 @@ int provider_register(const struct prov_ops *ops)
 	X(create_srq)             \
 	X(destroy_srq)            \
 	X(arm_srq)                \
+	X(modify_srq)             \
+	X(query_srq)              \
 	X(post_srq)               \
 	X(create_qp)              \
 	X(destroy_qp)             \
@@ -135,22 +138,30 @@ const char *provider_empty_slot(const struct prov_ops *ops)
 
 /* ---- stubs ---- */
 
-int prov_no_modify_mr(struct prov_mr *mr, const struct prov_mr_attr *attr, struct prov_keys *keys,
-		      struct prov_op *op)
+int prov_no_modify_mr(struct prov_mr *mr, uint32_t what, const struct prov_mr_attr *attr,
+		      struct prov_keys *keys, struct prov_op *op)
 {
-	(void)mr, (void)attr, (void)keys, (void)op;
+	(void)mr, (void)what, (void)attr, (void)keys, (void)op;
 	return -EOPNOTSUPP;
 }
 
-int prov_no_create_mw(struct prov_pd *pd, struct prov_mw **out, uint32_t *rkey, struct prov_op *op)
+int prov_no_create_mw(struct prov_pd *pd, uint32_t type, struct prov_mw **out, uint32_t *rkey,
+		      struct prov_op *op)
 {
-	(void)pd, (void)out, (void)rkey, (void)op;
+	(void)pd, (void)type, (void)out, (void)rkey, (void)op;
 	return -EOPNOTSUPP;
 }
 
 int prov_no_destroy_mw(struct prov_mw *mw, struct prov_op *op)
 {
 	(void)mw, (void)op;
+	return -EOPNOTSUPP;
+}
+
+int prov_no_bind_mw(struct prov_mw *mw, struct prov_qp *qp, const struct flue_send_wr *wr,
+		    uint32_t *rkey)
+{
+	(void)mw, (void)qp, (void)wr, (void)rkey;
 	return -EOPNOTSUPP;
 }
 
@@ -176,6 +187,19 @@ int prov_no_destroy_srq(struct prov_srq *srq, struct prov_op *op)
 int prov_no_arm_srq(struct prov_srq *srq, uint32_t limit)
 {
 	(void)srq, (void)limit;
+	return -EOPNOTSUPP;
+}
+
+int prov_no_modify_srq(struct prov_srq *srq, const struct flue_srq_values *values, uint32_t mask,
+		       struct prov_op *op)
+{
+	(void)srq, (void)values, (void)mask, (void)op;
+	return -EOPNOTSUPP;
+}
+
+int prov_no_query_srq(struct prov_srq *srq, struct flue_srq_values *values, struct prov_op *op)
+{
+	(void)srq, (void)values, (void)op;
 	return -EOPNOTSUPP;
 }
 

@@ -186,17 +186,23 @@ struct prov_ops {
 	/* -ENOSPC: table full. */
 	int (*register_mr)(const struct prov_mr_attr *attr, struct prov_mr **out,
 			   struct prov_keys *keys, struct prov_op *op);
-	/* Replace everything by attr; *keys are the new ones. On failure nothing changed. */
-	int (*modify_mr)(struct prov_mr *mr, const struct prov_mr_attr *attr,
+	/* `attr` is the region as it shall be, `what` (FLUE_MR_*) which parts of that are new; a region that is revoked
+	 * stays so without a new range. *keys are the new ones, or with FLUE_MR_KEEP_KEYS (FLUE_FEATURE_KEEP_KEYS) those that it has. On failure nothing changed. */
+	int (*modify_mr)(struct prov_mr *mr, uint32_t what, const struct prov_mr_attr *attr,
 			 struct prov_keys *keys, struct prov_op *op);
 	/* Answers when no byte moves through the region. -EBUSY: windows are bound to it. */
 	int (*deregister_mr)(struct prov_mr *mr, struct prov_op *op);
 
-	/* `rkey` stays the provider's to write until destroy_mw has answered: each bind stores the new
-	 * key there, atomically, before its completion. */
-	int (*create_mw)(struct prov_pd *pd, struct prov_mw **out, uint32_t *rkey,
+	/* `type`: enum flue_mw_type, of which the features name all but 2B. Of type 2 `rkey` stays the provider's to write until
+	 * destroy_mw has answered: each bind stores the new key there, atomically, before its completion. Windows of type 2
+	 * that are bound through a queue pair are unbound when that is destroyed. */
+	int (*create_mw)(struct prov_pd *pd, uint32_t type, struct prov_mw **out, uint32_t *rkey,
 			 struct prov_op *op);
 	int (*destroy_mw)(struct prov_mw *mw, struct prov_op *op);
+	/* FLUE_FEATURE_WINDOWS_1: posts a bind of a window of type 1, of which id, flags and reg (but not its key) are set; length
+	 * 0: it is unbound. *rkey: the new key. As post_send; nobody but the access layer has looked at reg. */
+	int (*bind_mw)(struct prov_mw *mw, struct prov_qp *qp, const struct flue_send_wr *wr,
+		       uint32_t *rkey);
 
 	int (*create_cq)(struct prov_adapter *a, const struct prov_cq_attr *attr,
 			 struct prov_cq **out, struct prov_op *op);
@@ -219,6 +225,12 @@ struct prov_ops {
 			  struct prov_srq **out, struct prov_op *op);
 	int (*destroy_srq)(struct prov_srq *srq, struct prov_op *op);
 	int (*arm_srq)(struct prov_srq *srq, uint32_t limit);
+	/* What `mask` names, all or nothing. DEPTH only with FLUE_FEATURE_SRQ_RESIZE. -EBUSY: does not fit; -EINVAL: the limit is
+	 * above the depth; -ENOMEM. */
+	int (*modify_srq)(struct prov_srq *srq, const struct flue_srq_values *values, uint32_t mask,
+			  struct prov_op *op);
+	/* Everything. */
+	int (*query_srq)(struct prov_srq *srq, struct flue_srq_values *values, struct prov_op *op);
 	int (*post_srq)(struct prov_srq *srq, const struct flue_recv_wr *wr,
 			const struct flue_recv_wr **bad);
 

@@ -102,13 +102,16 @@ static void provider_stubs_answer_that_it_cannot_be_done(void **state)
 	struct flue_recv_wr wr = { 0 };
 	const struct flue_recv_wr *bad = NULL;
 
-	assert_int_equal(prov_no_modify_mr(NULL, NULL, NULL, NULL), -EOPNOTSUPP);
-	assert_int_equal(prov_no_create_mw(NULL, NULL, NULL, NULL), -EOPNOTSUPP);
+	assert_int_equal(prov_no_modify_mr(NULL, 0, NULL, NULL, NULL), -EOPNOTSUPP);
+	assert_int_equal(prov_no_create_mw(NULL, 0, NULL, NULL, NULL), -EOPNOTSUPP);
 	assert_int_equal(prov_no_destroy_mw(NULL, NULL), -EOPNOTSUPP);
 	assert_int_equal(prov_no_resize_cq(NULL, 1, NULL), -EOPNOTSUPP);
 	assert_int_equal(prov_no_create_srq(NULL, 1, 1, NULL, NULL, NULL), -EOPNOTSUPP);
 	assert_int_equal(prov_no_destroy_srq(NULL, NULL), -EOPNOTSUPP);
 	assert_int_equal(prov_no_arm_srq(NULL, 1), -EOPNOTSUPP);
+	assert_int_equal(prov_no_modify_srq(NULL, NULL, 0, NULL), -EOPNOTSUPP);
+	assert_int_equal(prov_no_query_srq(NULL, NULL, NULL), -EOPNOTSUPP);
+	assert_int_equal(prov_no_bind_mw(NULL, NULL, NULL, NULL), -EOPNOTSUPP);
 	assert_int_equal(prov_no_post_srq(NULL, &wr, &bad), -EOPNOTSUPP);
 	assert_ptr_equal(bad, &wr);
 	assert_int_equal(prov_no_adopt_stream(NULL, NULL, NULL), -EOPNOTSUPP);

@@ -16,16 +16,21 @@
 int provider_register(const struct prov_ops *ops);
 
 /* -EOPNOTSUPP, each. Feature bits that must be off when they are used are given in brackets. */
-int prov_no_modify_mr(struct prov_mr *mr, const struct prov_mr_attr *attr, struct prov_keys *keys,
-		      struct prov_op *op);
-int prov_no_create_mw(struct prov_pd *pd, struct prov_mw **out, uint32_t *rkey,
-		      struct prov_op *op); /* [WINDOWS] */
+int prov_no_modify_mr(struct prov_mr *mr, uint32_t what, const struct prov_mr_attr *attr,
+		      struct prov_keys *keys, struct prov_op *op);
+int prov_no_create_mw(struct prov_pd *pd, uint32_t type, struct prov_mw **out, uint32_t *rkey,
+		      struct prov_op *op); /* [WINDOWS, WINDOWS_1, WINDOWS_2A] */
+int prov_no_bind_mw(struct prov_mw *mw, struct prov_qp *qp, const struct flue_send_wr *wr,
+		    uint32_t *rkey); /* [WINDOWS_1] */
 int prov_no_destroy_mw(struct prov_mw *mw, struct prov_op *op);
 int prov_no_resize_cq(struct prov_cq *cq, uint32_t depth, struct prov_op *op); /* [CQ_RESIZE] */
 int prov_no_create_srq(struct prov_pd *pd, uint32_t depth, uint32_t max_sge, void *owner,
 		       struct prov_srq **out, struct prov_op *op); /* [SRQ] */
 int prov_no_destroy_srq(struct prov_srq *srq, struct prov_op *op);
 int prov_no_arm_srq(struct prov_srq *srq, uint32_t limit);
+int prov_no_modify_srq(struct prov_srq *srq, const struct flue_srq_values *values, uint32_t mask,
+		       struct prov_op *op); /* [SRQ] */
+int prov_no_query_srq(struct prov_srq *srq, struct flue_srq_values *values, struct prov_op *op);
 int prov_no_post_srq(struct prov_srq *srq, const struct flue_recv_wr *wr,
 		     const struct flue_recv_wr **bad);
 int prov_no_adopt_stream(struct prov_qp *qp, const struct prov_stream *stream,

@@ -102,7 +102,9 @@ static void tell_caps(struct flue_caps *c)
 		      FLUE_FEATURE_CQ_RESIZE | FLUE_FEATURE_MARKERS | FLUE_FEATURE_ADOPT_STREAM |
 		      FLUE_FEATURE_GANG | FLUE_FEATURE_IOVA | FLUE_FEATURE_POST_EARLY |
 		      FLUE_FEATURE_ATOMICS | FLUE_FEATURE_IMM | FLUE_FEATURE_FULL |
-		      FLUE_FEATURE_MODIFY | FLUE_FEATURE_UD | FLUE_FEATURE_LOCAL;
+		      FLUE_FEATURE_MODIFY | FLUE_FEATURE_UD | FLUE_FEATURE_LOCAL |
+		      FLUE_FEATURE_WINDOWS_1 | FLUE_FEATURE_WINDOWS_2A | FLUE_FEATURE_KEEP_KEYS |
+		      FLUE_FEATURE_SRQ_RESIZE;
 	c->max_private_full = MPA_PD_MAX - MPA_ENHANCED_LEN - MPA_IDENTITY_LEN;
 }
 
@@ -272,13 +274,13 @@ static int soft_register_mr(const struct prov_mr_attr *a, struct prov_mr **out,
 	return 0;
 }
 
-static int soft_modify_mr(struct prov_mr *mr, const struct prov_mr_attr *a, struct prov_keys *keys,
-			  struct prov_op *op)
+static int soft_modify_mr(struct prov_mr *mr, uint32_t what, const struct prov_mr_attr *a,
+			  struct prov_keys *keys, struct prov_op *op)
 {
 	struct rnic_pd *pd = to_pd(a->pd);
-	struct mem_attr attr = { a->addr, a->start, a->length, a->access, a->revoked };
+	struct mem_attr attr = { a->addr, a->start, a->length, a->access, false };
 	struct mem *m = to_mr(mr);
-	int rc = mem_modify(&pd->rnic->mem, m, pd, &attr);
+	int rc = mem_modify(&pd->rnic->mem, m, what, pd, &attr);
 
 	(void)op;
 	if (rc == 0)
@@ -294,18 +296,19 @@ static int soft_deregister_mr(struct prov_mr *mr, struct prov_op *op)
 	return mem_destroy(&m->pd->rnic->mem, m);
 }
 
-static int soft_create_mw(struct prov_pd *p, struct prov_mw **out, uint32_t *rkey,
+static int soft_create_mw(struct prov_pd *p, uint32_t type, struct prov_mw **out, uint32_t *rkey,
 			  struct prov_op *op)
 {
 	struct rnic_pd *pd = to_pd(p);
 	struct mem *m;
-	int rc = mem_window(&pd->rnic->mem, pd, &m);
+	int rc = mem_window(&pd->rnic->mem, pd, type, &m);
 
 	(void)op;
 	if (rc)
 		return rc;
 	*rkey = m->stag;
-	m->shown_key = rkey;
+	if (type != FLUE_MW_1) /* else the next key is known when a bind is posted */
+		m->shown_key = rkey;
 	*out = (struct prov_mw *)m;
 	return 0;
 }
@@ -316,6 +319,12 @@ static int soft_destroy_mw(struct prov_mw *mw, struct prov_op *op)
 
 	(void)op;
 	return mem_destroy(&m->pd->rnic->mem, m);
+}
+
+static int soft_bind_mw(struct prov_mw *mw, struct prov_qp *qp, const struct flue_send_wr *wr,
+			uint32_t *rkey)
+{
+	return qp_post_bind(to_qp(qp), to_mw(mw), wr, rkey);
 }
 
 /* ---- queues ---- */
@@ -397,6 +406,20 @@ static int soft_destroy_srq(struct prov_srq *srq, struct prov_op *op)
 static int soft_arm_srq(struct prov_srq *srq, uint32_t limit)
 {
 	return srq_arm(to_srq(srq), limit);
+}
+
+static int soft_modify_srq(struct prov_srq *srq, const struct flue_srq_values *v, uint32_t mask,
+			   struct prov_op *op)
+{
+	(void)op;
+	return srq_modify(to_srq(srq), v, mask);
+}
+
+static int soft_query_srq(struct prov_srq *srq, struct flue_srq_values *v, struct prov_op *op)
+{
+	(void)op;
+	srq_query(to_srq(srq), v);
+	return 0;
 }
 
 static int soft_post_srq(struct prov_srq *srq, const struct flue_recv_wr *wr,
@@ -605,6 +628,7 @@ const struct prov_ops soft_provider = {
 	.deregister_mr = soft_deregister_mr,
 	.create_mw = soft_create_mw,
 	.destroy_mw = soft_destroy_mw,
+	.bind_mw = soft_bind_mw,
 	.create_cq = soft_create_cq,
 	.resize_cq = soft_resize_cq,
 	.destroy_cq = soft_destroy_cq,
@@ -614,6 +638,8 @@ const struct prov_ops soft_provider = {
 	.create_srq = soft_create_srq,
 	.destroy_srq = soft_destroy_srq,
 	.arm_srq = soft_arm_srq,
+	.modify_srq = soft_modify_srq,
+	.query_srq = soft_query_srq,
 	.post_srq = soft_post_srq,
 	.create_qp = soft_create_qp,
 	.destroy_qp = soft_destroy_qp,

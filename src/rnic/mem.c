@@ -10,6 +10,8 @@ int mem_table_init(struct mem_table *t, uint32_t max)
 {
 	t->shown = NULL;
 	pthread_mutex_init(&t->change, NULL);
+	LIST_INIT(&t->of_qps);
+	atomic_init(&t->n_of_qps, 0);
 	return slot_init(&t->slots, sizeof(struct mem), max);
 }
 
@@ -117,10 +119,14 @@ void mem_fork_child(struct mem_table *t)
 	t->shown = NULL;
 }
 
-static void unbind(struct mem *m)
+static void unbind(struct mem_table *t, struct mem *m)
 {
 	if (m->region)
 		atomic_fetch_sub(&m->region->bound, 1);
+	if (m->qpn) {
+		LIST_REMOVE(m, of_qp);
+		atomic_fetch_sub(&t->n_of_qps, 1);
+	}
 	m->region = NULL;
 	m->qpn = 0;
 }
@@ -154,7 +160,7 @@ static void become(struct mem_table *t, struct mem *m, const struct mem_attr *at
 	m->base = attr->addr;
 	m->to = attr->to;
 	m->length = m->capacity = attr->length;
-	m->access = attr->access;
+	m->access = attr->access | MEM_LOCAL;
 	if (!attr->revoked)
 		enliven(t, m);
 }
@@ -175,28 +181,58 @@ int mem_register(struct mem_table *t, struct rnic_pd *pd, const struct mem_attr 
 	return rc;
 }
 
-int mem_window(struct mem_table *t, struct rnic_pd *pd, struct mem **out)
+int mem_window(struct mem_table *t, struct rnic_pd *pd, uint32_t type, struct mem **out)
 {
 	int rc;
 
 	pthread_mutex_lock(&t->change);
 	rc = take_entry(t, MEM_WINDOW, pd, out);
+	if (rc == 0) {
+		(*out)->type = (uint8_t)type;
+		(*out)->promise = (uint8_t)(*out)->stag;
+	}
 	pthread_mutex_unlock(&t->change);
 	return rc;
 }
 
-int mem_modify(struct mem_table *t, struct mem *m, struct rnic_pd *pd, const struct mem_attr *attr)
+/* The region as it will be: parts that are not named stay. */
+static struct mem_attr composed(const struct mem *m, uint32_t what, const struct mem_attr *attr)
 {
+	struct mem_attr next = { m->base, m->to, m->length, m->access, attr->revoked };
+
+	if (!(what & FLUE_MR_RANGE) && !atomic_load(&m->live))
+		next.revoked = true;
+	if (what & FLUE_MR_RANGE) {
+		next.addr = attr->addr;
+		next.length = attr->length;
+	}
+	if (what & FLUE_MR_ACCESS)
+		next.access = attr->access;
+	if (what & (FLUE_MR_RANGE | FLUE_MR_ACCESS))
+		next.to = attr->to;
+	return next;
+}
+
+int mem_modify(struct mem_table *t, struct mem *m, uint32_t what, struct rnic_pd *pd,
+	       const struct mem_attr *attr)
+{
+	struct mem_attr next;
+	uint64_t capacity;
 	int rc = 0;
 
 	pthread_mutex_lock(&t->change);
 	if (atomic_load(&m->bound)) {
 		rc = -EBUSY;
 	} else {
+		next = composed(m, what, attr);
+		capacity = what & FLUE_MR_RANGE ? attr->length : m->capacity;
 		quiesce(t, m);
-		rekey(t, m, (uint8_t)(m->stag + 1));
-		m->pd = pd;
-		become(t, m, attr);
+		if (!(what & FLUE_MR_KEEP_KEYS))
+			rekey(t, m, (uint8_t)(m->stag + 1));
+		if (what & FLUE_MR_PD)
+			m->pd = pd;
+		become(t, m, &next);
+		m->capacity = capacity; /* a fast register may have made it shorter */
 	}
 	pthread_mutex_unlock(&t->change);
 	return rc;
@@ -211,7 +247,7 @@ int mem_destroy(struct mem_table *t, struct mem *m)
 		rc = -EBUSY;
 	} else {
 		quiesce(t, m);
-		unbind(m);
+		unbind(t, m);
 		m->pd = NULL;
 		m->shown = NULL;
 		m->shown_key = NULL;
@@ -220,6 +256,15 @@ int mem_destroy(struct mem_table *t, struct mem *m)
 	}
 	pthread_mutex_unlock(&t->change);
 	return rc;
+}
+
+/* May this be revoked by a request? What others are bound to may not, nor what serves many queue pairs unless its owner allowed
+ * that. */
+static bool may_invalidate(const struct mem *m, bool remote)
+{
+	if (m->kind == MEM_WINDOW)
+		return m->type != FLUE_MW_1;
+	return !atomic_load(&m->bound) && (!remote || m->access & FLUE_REMOTE_INVALIDATE);
 }
 
 enum mem_verdict mem_invalidate(struct mem_table *t, uint32_t stag, const struct rnic_pd *pd,
@@ -234,13 +279,12 @@ enum mem_verdict mem_invalidate(struct mem_table *t, uint32_t stag, const struct
 		v = MEM_BAD_STAG;
 	} else if (m->pd != pd || (m->qpn && m->qpn != qpn)) {
 		v = MEM_BAD_STREAM;
-	} else if (atomic_load(&m->bound) ||
-		   (remote && m->kind == MEM_REGION && !(m->access & FLUE_REMOTE_INVALIDATE))) {
+	} else if (!may_invalidate(m, remote)) {
 		v = MEM_BAD_ACCESS;
 	} else {
 		quiesce(t, m);
 		if (m->kind == MEM_WINDOW)
-			unbind(m);
+			unbind(t, m);
 	}
 	pthread_mutex_unlock(&t->change);
 	return v;
@@ -274,7 +318,7 @@ static void show(const struct mem *m)
 	mr->length = (size_t)m->length;
 	mr->remote_start = m->to;
 	mr->remote_end = m->to + m->length;
-	mr->access = m->access;
+	mr->access = m->access & ~MEM_LOCAL;
 	__atomic_store_n(&mr->lkey, m->stag, __ATOMIC_RELEASE);
 	__atomic_store_n(&mr->rkey, m->stag, __ATOMIC_RELEASE);
 }
@@ -313,7 +357,7 @@ int mem_fast_register(struct mem_table *t, uint32_t stag, const struct rnic_pd *
 		m->base = (char *)(uintptr_t)reg->addr;
 		m->to = first_offset(reg);
 		m->length = reg->length;
-		m->access = reg->access;
+		m->access = reg->access | MEM_LOCAL;
 		show(m);
 		enliven(t, m);
 	}
@@ -321,35 +365,116 @@ int mem_fast_register(struct mem_table *t, uint32_t stag, const struct rnic_pd *
 	return rc;
 }
 
+/* Rights that the region must have for a window with these. */
+static uint32_t needed(uint32_t access)
+{
+	return FLUE_BIND_WINDOW | (access & CHANGES ? (uint32_t)FLUE_LOCAL_WRITE : 0);
+}
+
+/* Under the change lock: the region that a bind names, or NULL: it can not be. */
+static struct mem *bindable(struct mem_table *t, const struct mem *w, const struct flue_reg *reg)
+{
+	struct mem *m = lookup(t, reg->lkey);
+
+	if (!m || m->kind != MEM_REGION || m->stag != reg->lkey || !atomic_load(&m->live) ||
+	    reg->length == 0 || !good_access(reg->access, true) ||
+	    check(m, w->pd, 0, needed(reg->access), reg->addr, reg->length) != MEM_OK)
+		return NULL;
+	return m;
+}
+
+/* The same: is it a window of this PD, and of the right kind? */
+static bool is_window(const struct mem *w, uint32_t stag, const struct rnic_pd *pd, bool shared)
+{
+	return w && w->kind == MEM_WINDOW && w->stag >> 8 == stag >> 8 && w->pd == pd &&
+	       (w->type == FLUE_MW_1) == shared;
+}
+
+/* The same: `w`, which nobody uses, opens a part of `m`. qpn 0: for all queue pairs. */
+static void open_window(struct mem_table *t, struct mem *w, struct mem *m, uint32_t qpn,
+			const struct flue_reg *reg)
+{
+	w->base = m->base + (reg->addr - m->to);
+	w->to = reg->access & FLUE_ZERO_BASED ? 0 : reg->addr;
+	w->length = reg->length;
+	w->access = reg->access;
+	w->region = m;
+	w->qpn = qpn;
+	atomic_fetch_add(&m->bound, 1);
+	if (qpn) {
+		LIST_INSERT_HEAD(&t->of_qps, w, of_qp);
+		atomic_fetch_add(&t->n_of_qps, 1);
+	}
+	show(w);
+	enliven(t, w);
+}
+
 int mem_bind(struct mem_table *t, uint32_t stag, const struct rnic_pd *pd, uint32_t qpn,
 	     const struct flue_reg *reg)
 {
-	struct mem *w = lookup(t, stag), *m = lookup(t, reg->lkey);
-	uint32_t need = FLUE_BIND_WINDOW;
-	int rc = 0;
+	struct mem *w = lookup(t, stag), *m = NULL;
 
-	if (reg->access & CHANGES)
-		need |= FLUE_LOCAL_WRITE;
 	pthread_mutex_lock(&t->change);
-	if (!w || w->kind != MEM_WINDOW || w->stag >> 8 != stag >> 8 || w->pd != pd || !m ||
-	    m->kind != MEM_REGION || m->stag != reg->lkey || !atomic_load(&m->live) ||
-	    reg->length == 0 || !good_access(reg->access, true) ||
-	    check(m, pd, qpn, need, reg->addr, reg->length) != MEM_OK) {
-		rc = -EINVAL;
-	} else {
+	if (is_window(w, stag, pd, false))
+		m = bindable(t, w, reg);
+	if (m) {
 		quiesce(t, w);
-		unbind(w);
+		unbind(t, w);
 		rekey(t, w, reg->key);
-		w->base = m->base + (reg->addr - m->to);
-		w->to = reg->access & FLUE_ZERO_BASED ? 0 : reg->addr;
-		w->length = reg->length;
-		w->access = reg->access | FLUE_REMOTE_INVALIDATE;
-		w->region = m;
-		w->qpn = qpn;
-		atomic_fetch_add(&m->bound, 1);
-		show(w);
-		enliven(t, w);
+		open_window(t, w, m, qpn, reg);
 	}
 	pthread_mutex_unlock(&t->change);
-	return rc;
+	return m ? 0 : -EINVAL;
+}
+
+int mem_bind_shared(struct mem_table *t, uint32_t stag, const struct rnic_pd *pd,
+		    const struct flue_reg *reg)
+{
+	struct mem *w = lookup(t, stag), *m = NULL;
+	bool good = false;
+
+	pthread_mutex_lock(&t->change);
+	if (is_window(w, stag, pd, true)) {
+		m = reg->length && !(reg->access & FLUE_ZERO_BASED) ? bindable(t, w, reg) : NULL;
+		good = m || !reg->length;
+	}
+	if (good) {
+		quiesce(t, w);
+		unbind(t, w);
+		rekey(t, w, reg->key);
+		if (m)
+			open_window(t, w, m, 0, reg);
+	}
+	pthread_mutex_unlock(&t->change);
+	return good ? 0 : -EINVAL;
+}
+
+uint32_t mem_promise_key(struct mem_table *t, struct mem *w)
+{
+	uint32_t key;
+
+	pthread_mutex_lock(&t->change);
+	key = (w->stag & ~0xffu) | ++w->promise;
+	/* STag 0 is never given out: see rekey(). */
+	if (key == 0)
+		key = w->promise = 1;
+	pthread_mutex_unlock(&t->change);
+	return key;
+}
+
+void mem_unbind_qp(struct mem_table *t, uint32_t qpn)
+{
+	struct mem *w, *next;
+
+	/* What was bound through it was bound before: nobody binds any more. */
+	if (!qpn || !atomic_load(&t->n_of_qps))
+		return;
+	pthread_mutex_lock(&t->change);
+	LIST_FOREACH_SAFE(w, &t->of_qps, of_qp, next) {
+		if (w->qpn != qpn)
+			continue;
+		quiesce(t, w);
+		unbind(t, w);
+	}
+	pthread_mutex_unlock(&t->change);
 }

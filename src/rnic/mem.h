@@ -15,6 +15,7 @@
 #ifndef FLUE_RNIC_MEM_H
 #define FLUE_RNIC_MEM_H
 
+#include <bsd/sys/queue.h>
 #include <flue/adapter.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -27,6 +28,9 @@ struct shown;
 
 enum mem_kind { MEM_FREE = 0, MEM_REGION, MEM_WINDOW };
 
+/* A right beside those of programs, which regions have and windows have not: to be named in our own requests. */
+#define MEM_LOCAL (1u << 31)
+
 struct mem {
 	_Atomic uint32_t live;  /* the STag while access is allowed, else 0 */
 	_Atomic uint32_t users; /* readers between look-up and release */
@@ -35,9 +39,11 @@ struct mem {
 	uint32_t index;
 	uint32_t stag; /* with the current key; also while revoked */
 	uint8_t kind;
+	uint8_t type;    /* window: enum flue_mw_type */
+	uint8_t promise; /* window of type 1: the last octet of the key that was given out last */
 	struct rnic_pd *pd;
 	struct mem *region; /* window: what it is bound to */
-	uint32_t qpn;       /* window: number of the queue pair it is bound through */
+	uint32_t qpn;       /* window of type 2: number of the queue pair it is bound through */
 	char *base;         /* local address of the first byte */
 	uint64_t to;        /* tagged offset of the first byte */
 	uint64_t length;
@@ -47,12 +53,16 @@ struct mem {
 	 * looks. Written under the change lock, so never after mem_destroy(). */
 	struct flue_mr *shown;
 	uint32_t *shown_key;
+	LIST_ENTRY(mem) of_qp; /* window of type 2 that is bound: in mem_table.of_qps */
 };
 
 struct mem_table {
 	struct slot_table slots;
 	pthread_mutex_t change; /* leaf: serialises revoke, validate, bind */
 	struct shown *shown;    /* to peers on this host; NULL: none yet */
+	/* Windows that are bound through queue pairs, and go with them. Few programs have any. */
+	LIST_HEAD(, mem) of_qps;
+	_Atomic uint32_t n_of_qps; /* changed under `change` */
 };
 
 int mem_table_init(struct mem_table *t, uint32_t max);
@@ -98,9 +108,13 @@ struct mem_attr {
 /* A new region in state valid or revoked, or an unbound window. -ENOMEM, -ENOSPC. */
 int mem_register(struct mem_table *t, struct rnic_pd *pd, const struct mem_attr *attr,
 		 struct mem **out);
-int mem_window(struct mem_table *t, struct rnic_pd *pd, struct mem **out);
-/* Everything new, under a new key. -EBUSY: windows are bound. */
-int mem_modify(struct mem_table *t, struct mem *m, struct rnic_pd *pd, const struct mem_attr *attr);
+int mem_window(struct mem_table *t, struct rnic_pd *pd, uint32_t type, struct mem **out);
+/*
+ * What `what` (FLUE_MR_*) names becomes as `attr` and `pd` say; attr->to counts with range and access. A region that is revoked
+ * becomes valid with a new range, and else stays as it is; with attr->revoked it is revoked then. A new key, unless FLUE_MR_KEEP_KEYS. -EBUSY: windows are bound.
+ */
+int mem_modify(struct mem_table *t, struct mem *m, uint32_t what, struct rnic_pd *pd,
+	       const struct mem_attr *attr);
 /* Revokes and gives the entry back. -EBUSY: windows are bound. */
 int mem_destroy(struct mem_table *t, struct mem *m);
 
@@ -111,8 +125,15 @@ enum mem_verdict mem_invalidate(struct mem_table *t, uint32_t stag, const struct
 /* Revoked region → valid. -EINVAL: not a revoked region of this PD, or larger than it was. */
 int mem_fast_register(struct mem_table *t, uint32_t stag, const struct rnic_pd *pd,
 		      const struct flue_reg *reg);
-/* Window → part of a region. -EINVAL. A bound window is first unbound. */
+/* Window of type 2 → part of a region. -EINVAL. A bound window is first unbound. */
 int mem_bind(struct mem_table *t, uint32_t stag, const struct rnic_pd *pd, uint32_t qpn,
 	     const struct flue_reg *reg);
+/* The same for a window of type 1, which then is for all queue pairs of its PD. Length 0: unbound. */
+int mem_bind_shared(struct mem_table *t, uint32_t stag, const struct rnic_pd *pd,
+		    const struct flue_reg *reg);
+/* The key that a window of type 1 will have with its next bind. */
+uint32_t mem_promise_key(struct mem_table *t, struct mem *w);
+/* Its queue pair is gone, and with it the windows that were bound through it. */
+void mem_unbind_qp(struct mem_table *t, uint32_t qpn);
 
 #endif

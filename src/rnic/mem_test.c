@@ -13,7 +13,8 @@
 #include "rnic/mem.h"
 #include "rnic/rnic.h"
 
-#define ALL (FLUE_LOCAL_WRITE | FLUE_REMOTE_WRITE | FLUE_REMOTE_READ)
+#define ALL        (FLUE_LOCAL_WRITE | FLUE_REMOTE_WRITE | FLUE_REMOTE_READ)
+#define EVERYTHING (FLUE_MR_RANGE | FLUE_MR_ACCESS | FLUE_MR_PD)
 
 static struct mem_table t;
 static struct rnic_pd pd, other_pd;
@@ -148,7 +149,7 @@ static void mem_modify_kills_the_old_key_and_takes_everything_new(void **state)
 	uint32_t old = m->stag;
 	char *p;
 
-	assert_int_equal(mem_modify(&t, m, &other_pd,
+	assert_int_equal(mem_modify(&t, m, EVERYTHING, &other_pd,
 				    &(struct mem_attr) { bytes + 1000, 0, 10, ALL | FLUE_ZERO_BASED,
 							 false }),
 			 0);
@@ -157,8 +158,58 @@ static void mem_modify_kills_the_old_key_and_takes_everything_new(void **state)
 	assert_int_equal(look(m->stag, &other_pd, 1, ALL, 0, 10, &p), MEM_OK);
 	assert_ptr_equal(p, bytes + 1000);
 	assert_int_equal(look(m->stag, &other_pd, 1, 0, 0, 11, NULL), MEM_BAD_BOUNDS);
-	assert_int_equal(mem_modify(&t, m, &pd, plain(10, 0, true)), 0);
+	assert_int_equal(mem_modify(&t, m, EVERYTHING, &pd, plain(10, 0, true)), 0);
 	assert_int_equal(try(m->stag), MEM_BAD_STAG);
+}
+
+/* The parts one by one, and the keys as asked for. */
+static void mem_modify_changes_what_it_is_asked_to(void **state)
+{
+	const uint32_t keep = FLUE_MR_KEEP_KEYS;
+	struct mem *m = region(FLUE_REMOTE_READ);
+	struct mem_attr attr = { bytes + 1000, at(1000), 10, ALL, false };
+	uint32_t old = m->stag;
+
+	assert_int_equal(mem_modify(&t, m, FLUE_MR_ACCESS | keep, &other_pd,
+				    &(struct mem_attr) { NULL, at(0), 0, ALL, false }),
+			 0);
+	assert_int_equal(m->stag, old);
+	assert_int_equal(look(old, &pd, 1, ALL | MEM_LOCAL, at(0), sizeof(bytes), NULL), MEM_OK);
+	assert_int_equal(mem_modify(&t, m, FLUE_MR_PD | keep, &other_pd, &attr), 0);
+	assert_int_equal(look(old, &pd, 1, 0, at(0), 1, NULL), MEM_BAD_STREAM);
+	assert_int_equal(look(old, &other_pd, 1, ALL, at(0), sizeof(bytes), NULL), MEM_OK);
+	assert_int_equal(mem_modify(&t, m, FLUE_MR_RANGE | keep, NULL, &attr), 0);
+	assert_int_equal(look(old, &other_pd, 1, ALL, at(1000), 10, NULL), MEM_OK);
+	assert_int_equal(look(old, &other_pd, 1, ALL, at(1000), 11, NULL), MEM_BAD_BOUNDS);
+	assert_int_equal(mem_modify(&t, m, FLUE_MR_PD, &pd, &attr), 0);
+	assert_int_equal(m->stag >> 8, old >> 8);
+	assert_int_not_equal(m->stag, old);
+	assert_int_equal(look(old, &pd, 1, 0, at(1000), 1, NULL), MEM_BAD_STAG);
+	assert_int_equal(look(m->stag, &pd, 1, ALL, at(1000), 10, NULL), MEM_OK);
+}
+
+/* What is revoked stays that without a new range, and is as large as it was made. */
+static void mem_modify_revives_with_a_new_range_only(void **state)
+{
+	struct flue_reg reg = { .addr = at(0), .length = 10, .access = ALL, .key = 1 };
+	struct mem *m;
+
+	assert_int_equal(mem_register(&t, &pd, plain(100, 0, true), &m), 0);
+	assert_int_equal(mem_modify(&t, m, FLUE_MR_ACCESS, NULL, plain(100, ALL, false)), 0);
+	assert_int_equal(try(m->stag), MEM_BAD_STAG);
+	assert_int_equal(mem_fast_register(&t, m->stag, &pd, &reg), 0);
+	assert_int_equal(mem_modify(&t, m, FLUE_MR_ACCESS, NULL, plain(10, 0, false)), 0);
+	assert_int_equal(try(m->stag), MEM_OK);
+	assert_int_equal(look(m->stag, &pd, 1, 0, at(0), 11, NULL), MEM_BAD_BOUNDS);
+	assert_int_equal(mem_invalidate(&t, m->stag, &pd, 1, false), MEM_OK);
+	reg.length = 100;
+	assert_int_equal(mem_fast_register(&t, m->stag, &pd, &reg), 0);
+	assert_int_equal(mem_invalidate(&t, m->stag, &pd, 1, false), MEM_OK);
+	/* A new range is a new size. */
+	assert_int_equal(mem_modify(&t, m, FLUE_MR_RANGE, NULL, plain(99, 0, false)), 0);
+	assert_int_equal(try(m->stag), MEM_OK);
+	assert_int_equal(mem_invalidate(&t, m->stag, &pd, 1, false), MEM_OK);
+	assert_int_equal(mem_fast_register(&t, m->stag, &pd, &reg), -EINVAL);
 }
 
 /* A cache that remembers the entry must not outlive the key. */
@@ -173,7 +224,7 @@ static void mem_cache_never_revives_a_stale_key(void **state)
 	mem_put(ref);
 	assert_int_equal(cache.stag, old);
 	assert_ptr_equal(cache.entry, m);
-	assert_int_equal(mem_modify(&t, m, &pd, plain(16, 0, false)), 0);
+	assert_int_equal(mem_modify(&t, m, EVERYTHING, &pd, plain(16, 0, false)), 0);
 	assert_int_equal(mem_get(&t, &cache, old, &pd, 1, 0, at(0), 1, &p, &ref), MEM_BAD_STAG);
 	assert_int_equal(mem_get(&t, &cache, m->stag, &pd, 1, 0, at(0), 1, &p, &ref), MEM_OK);
 	mem_put(ref);
@@ -186,10 +237,10 @@ static void mem_table_has_a_limit(void **state)
 	struct mem *m;
 
 	assert_int_equal(mem_table_init(&small, 2), 0);
-	assert_int_equal(mem_window(&small, &pd, &m), 0);
+	assert_int_equal(mem_window(&small, &pd, FLUE_MW_2B, &m), 0);
 	assert_int_equal(mem_register(&small, &pd, plain(1, 0, false), &m), 0);
 	assert_int_equal(mem_register(&small, &pd, plain(1, 0, false), &m), -ENOSPC);
-	assert_int_equal(mem_window(&small, &pd, &m), -ENOSPC);
+	assert_int_equal(mem_window(&small, &pd, FLUE_MW_2B, &m), -ENOSPC);
 	mem_table_fini(&small);
 }
 
@@ -254,7 +305,7 @@ static void mem_fast_register_refuses_what_is_not_such_a_region(void **state)
 	struct mem *m, *w;
 
 	assert_int_equal(mem_register(&t, &pd, plain(100, 0, true), &m), 0);
-	assert_int_equal(mem_window(&t, &pd, &w), 0);
+	assert_int_equal(mem_window(&t, &pd, FLUE_MW_2B, &w), 0);
 	assert_int_equal(mem_fast_register(&t, m->stag, &pd, &reg), -EINVAL);
 	reg.length = 0;
 	assert_int_equal(mem_fast_register(&t, m->stag, &pd, &reg), -EINVAL);
@@ -325,7 +376,7 @@ static struct mem *bound(struct mem *m, uint32_t qpn, uint32_t access, uint64_t 
 	};
 	struct mem *w;
 
-	assert_int_equal(mem_window(&t, &pd, &w), 0);
+	assert_int_equal(mem_window(&t, &pd, FLUE_MW_2B, &w), 0);
 	assert_int_equal(mem_bind(&t, w->stag, &pd, qpn, &reg), 0);
 	return w;
 }
@@ -387,7 +438,7 @@ static void mem_region_with_windows_can_not_go_away(void **state)
 	struct mem *w = bound(m, 7, FLUE_REMOTE_READ, at(0), 10);
 
 	assert_int_equal(mem_destroy(&t, m), -EBUSY);
-	assert_int_equal(mem_modify(&t, m, &pd, plain(1, 0, false)), -EBUSY);
+	assert_int_equal(mem_modify(&t, m, EVERYTHING, &pd, plain(1, 0, false)), -EBUSY);
 	assert_int_equal(mem_invalidate(&t, m->stag, &pd, 1, false), MEM_BAD_ACCESS);
 	assert_int_equal(mem_invalidate(&t, m->stag, &pd, 1, true), MEM_BAD_ACCESS);
 	assert_int_equal(try(m->stag), MEM_OK);
@@ -423,7 +474,7 @@ static void mem_bind_refuses_what_the_region_does_not_allow(void **state)
 			       .lkey = m->stag },
 			reg;
 
-	assert_int_equal(mem_window(&t, &pd, &w), 0);
+	assert_int_equal(mem_window(&t, &pd, FLUE_MW_2B, &w), 0);
 	reg = ok, reg.access = FLUE_REMOTE_WRITE; /* the region is not writable */
 	assert_int_equal(mem_bind(&t, w->stag, &pd, 1, &reg), -EINVAL);
 	reg = ok, reg.lkey = shut->stag;
@@ -443,6 +494,125 @@ static void mem_bind_refuses_what_the_region_does_not_allow(void **state)
 	assert_int_equal(mem_invalidate(&t, w->stag, &pd, 1, false), MEM_OK);
 	assert_int_equal(mem_invalidate(&t, m->stag, &pd, 1, false), MEM_OK);
 	assert_int_equal(mem_bind(&t, w->stag, &pd, 1, &ok), -EINVAL); /* a revoked region */
+}
+
+/* What the peer may use is nothing for our own requests. */
+static void mem_window_is_not_for_requests_of_its_owner(void **state)
+{
+	struct mem *m = region(ALL | FLUE_BIND_WINDOW);
+	struct mem *w = bound(m, 7, FLUE_REMOTE_READ, at(0), 10);
+
+	assert_int_equal(look(m->stag, &pd, 7, MEM_LOCAL, at(0), 10, NULL), MEM_OK);
+	assert_int_equal(look(w->stag, &pd, 7, MEM_LOCAL, at(0), 10, NULL), MEM_BAD_ACCESS);
+	assert_int_equal(look(w->stag, &pd, 7, FLUE_LOCAL_WRITE, at(0), 10, NULL), MEM_BAD_ACCESS);
+}
+
+/* Binds a window of type 1; its new key. */
+static uint32_t share(struct mem *w, struct mem *m, uint64_t to, uint64_t len, uint32_t access)
+{
+	uint32_t key = mem_promise_key(&t, w);
+	struct flue_reg reg = { .addr = to,
+				.length = len,
+				.access = access,
+				.lkey = m ? m->stag : 0,
+				.key = (uint8_t)key };
+
+	return mem_bind_shared(&t, key, &pd, &reg) ? 0 : key;
+}
+
+static void mem_window_of_type_1_is_for_every_queue_pair(void **state)
+{
+	struct mem *m = region(FLUE_LOCAL_WRITE | FLUE_BIND_WINDOW), *w;
+	struct flue_reg reg = {
+		.addr = at(0), .length = 8, .access = FLUE_REMOTE_READ, .lkey = m->stag
+	};
+	uint32_t first, key;
+
+	assert_int_equal(mem_window(&t, &pd, FLUE_MW_1, &w), 0);
+	key = share(w, m, at(100), 10, FLUE_REMOTE_WRITE);
+	assert_int_equal(key, w->stag);
+	for (uint32_t qpn = 1; qpn < 4; qpn++)
+		assert_int_equal(look(key, &pd, qpn, FLUE_REMOTE_WRITE, at(100), 10, NULL), MEM_OK);
+	assert_int_equal(look(key, &other_pd, 1, 0, at(100), 1, NULL), MEM_BAD_STREAM);
+	assert_int_equal(look(key, &pd, 1, 0, at(100), 11, NULL), MEM_BAD_BOUNDS);
+	/* No request ends it, and a bind of another kind is none of it. */
+	assert_int_equal(mem_invalidate(&t, key, &pd, 1, false), MEM_BAD_ACCESS);
+	assert_int_equal(mem_invalidate(&t, key, &pd, 1, true), MEM_BAD_ACCESS);
+	assert_int_equal(mem_bind(&t, key, &pd, 1, &reg), -EINVAL);
+	mem_unbind_qp(&t, 1);
+	assert_int_equal(look(key, &pd, 1, 0, at(100), 10, NULL), MEM_OK);
+	assert_int_equal(mem_destroy(&t, m), -EBUSY);
+	/* Again, elsewhere, and to nothing. */
+	first = key;
+	key = share(w, m, at(200), 10, FLUE_REMOTE_READ);
+	assert_int_not_equal(key, first);
+	assert_int_equal(look(first, &pd, 1, 0, at(100), 1, NULL), MEM_BAD_STAG);
+	assert_int_equal(look(key, &pd, 9, FLUE_REMOTE_READ, at(200), 10, NULL), MEM_OK);
+	assert_int_not_equal(share(w, NULL, 0, 0, 0), 0);
+	assert_int_equal(look(key, &pd, 9, 0, at(200), 1, NULL), MEM_BAD_STAG);
+	assert_int_equal(look(w->stag, &pd, 9, 0, at(200), 1, NULL), MEM_BAD_STAG);
+	assert_int_equal(atomic_load(&m->bound), 0);
+}
+
+static void mem_window_of_type_1_is_refused_what_others_may_do(void **state)
+{
+	struct mem *m = region(FLUE_BIND_WINDOW), *w, *two;
+	struct flue_reg reg = {
+		.addr = at(0), .length = 8, .access = FLUE_REMOTE_READ, .lkey = m->stag
+	};
+
+	assert_int_equal(mem_window(&t, &pd, FLUE_MW_1, &w), 0);
+	assert_int_equal(mem_window(&t, &pd, FLUE_MW_2A, &two), 0);
+	assert_int_equal(share(w, m, at(0), 8, FLUE_REMOTE_READ | FLUE_ZERO_BASED), 0);
+	assert_int_equal(share(w, m, at(0), 8, FLUE_REMOTE_WRITE), 0);
+	assert_int_equal(share(w, m, at(0), sizeof(bytes) + 1, FLUE_REMOTE_READ), 0);
+	assert_int_equal(share(w, w, at(0), 8, FLUE_REMOTE_READ), 0);
+	assert_int_equal(mem_bind_shared(&t, two->stag, &pd, &reg), -EINVAL);
+	assert_int_equal(mem_bind_shared(&t, w->stag, &other_pd, &reg), -EINVAL);
+	assert_int_equal(mem_bind_shared(&t, m->stag, &pd, &reg), -EINVAL);
+	assert_int_equal(mem_bind(&t, two->stag, &pd, 3, &reg), 0);
+	assert_int_equal(look(two->stag, &pd, 3, FLUE_REMOTE_READ, at(0), 8, NULL), MEM_OK);
+	assert_int_equal(look(two->stag, &pd, 4, FLUE_REMOTE_READ, at(0), 8, NULL), MEM_BAD_STREAM);
+}
+
+/* Each promise is a key of its own, and keeps clear of the one that is in use. */
+static void mem_promises_keys_in_advance(void **state)
+{
+	struct mem *w;
+	uint32_t last;
+
+	assert_int_equal(mem_window(&t, &pd, FLUE_MW_1, &w), 0);
+	last = w->stag;
+	for (int i = 0; i < 255; i++) {
+		uint32_t key = mem_promise_key(&t, w);
+
+		assert_int_equal(key >> 8, w->stag >> 8);
+		assert_int_not_equal(key, 0);
+		assert_int_not_equal(key, w->stag);
+		assert_int_not_equal(key, last);
+		last = key;
+	}
+}
+
+static void mem_windows_go_with_their_queue_pair(void **state)
+{
+	struct mem *m = region(ALL | FLUE_BIND_WINDOW);
+	struct mem *a = bound(m, 7, FLUE_REMOTE_READ, at(0), 10);
+	struct mem *b = bound(m, 8, FLUE_REMOTE_READ, at(0), 10);
+	struct mem *c = bound(m, 7, FLUE_REMOTE_READ, at(20), 10);
+
+	mem_unbind_qp(&t, 9);
+	assert_int_equal(atomic_load(&m->bound), 3);
+	mem_unbind_qp(&t, 7);
+	assert_int_equal(look(a->stag, &pd, 7, 0, at(0), 1, NULL), MEM_BAD_STAG);
+	assert_int_equal(look(c->stag, &pd, 7, 0, at(20), 1, NULL), MEM_BAD_STAG);
+	assert_int_equal(look(b->stag, &pd, 8, 0, at(0), 1, NULL), MEM_OK);
+	assert_int_equal(atomic_load(&m->bound), 1);
+	assert_int_equal(atomic_load(&t.n_of_qps), 1);
+	assert_int_equal(mem_destroy(&t, b), 0);
+	assert_int_equal(atomic_load(&t.n_of_qps), 0);
+	assert_int_equal(mem_destroy(&t, m), 0);
+	assert_int_equal(mem_destroy(&t, a), 0);
 }
 
 /* ---- threads ---- */
@@ -491,7 +661,7 @@ static void mem_destroy_returns_when_no_byte_moves_any_more(void **state)
 		if (round % 2)
 			assert_int_equal(mem_invalidate(&t, m->stag, &pd, 1, false), MEM_OK);
 		else
-			assert_int_equal(mem_modify(&t, m, &pd, plain(1, 0, true)), 0);
+			assert_int_equal(mem_modify(&t, m, EVERYTHING, &pd, plain(1, 0, true)), 0);
 		/* The memory is ours again. */
 		memset(bytes, 'w', 64 * READERS);
 		for (int i = 0; i < 64 * READERS; i++)
@@ -543,6 +713,8 @@ int main(void)
 		TEST(mem_counts_offsets_from_zero_when_asked),
 		TEST(mem_key_changes_with_every_use_of_an_entry),
 		TEST(mem_modify_kills_the_old_key_and_takes_everything_new),
+		TEST(mem_modify_changes_what_it_is_asked_to),
+		TEST(mem_modify_revives_with_a_new_range_only),
 		TEST(mem_cache_never_revives_a_stale_key),
 		TEST(mem_table_has_a_limit),
 		TEST(mem_invalidate_by_the_peer_needs_the_owners_leave),
@@ -557,6 +729,11 @@ int main(void)
 		TEST(mem_region_with_windows_can_not_go_away),
 		TEST(mem_bind_moves_a_bound_window),
 		TEST(mem_bind_refuses_what_the_region_does_not_allow),
+		TEST(mem_window_is_not_for_requests_of_its_owner),
+		TEST(mem_window_of_type_1_is_for_every_queue_pair),
+		TEST(mem_window_of_type_1_is_refused_what_others_may_do),
+		TEST(mem_promises_keys_in_advance),
+		TEST(mem_windows_go_with_their_queue_pair),
 		TEST(mem_destroy_waits_for_who_holds_the_region),
 		TEST(mem_destroy_returns_when_no_byte_moves_any_more),
 	};

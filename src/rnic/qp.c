@@ -185,7 +185,7 @@ void qp_destroy(struct qp *q)
 	/* Nobody calls it from here on. */
 	if (q->ud)
 		ud_destroy(q);
-	else
+	else if (q->bringup)
 		rendezvous_leave(q->rnic, q->qpn);
 	engine_lock(q->engine);
 	q->doomed = true;
@@ -201,6 +201,10 @@ void qp_destroy(struct qp *q)
 	engine_untell(q->engine, &q->note_up);
 	engine_untell(q->engine, &q->note_down);
 	engine_untell(q->engine, &q->note_async);
+	/* It does nothing any more. Its number is another's only when no window knows it. */
+	mem_unbind_qp(&q->rnic->mem, q->qpn);
+	if (!q->ud && !q->bringup)
+		rendezvous_leave(q->rnic, q->qpn);
 	cq_purge(q->send_cq, q->owner);
 	cq_purge(q->recv_cq, q->owner);
 	if (q->srq && q->rx.have_wqe)

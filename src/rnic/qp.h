@@ -236,6 +236,8 @@ int qp_query(struct qp *q, struct flue_qp_values *v, uint32_t mask);
 /* What `mask` names, all or nothing: see prov_ops.modify_qp. */
 int qp_modify(struct qp *q, const struct flue_qp_values *v, uint32_t mask);
 int qp_post_send(struct qp *q, const struct flue_send_wr *wr, const struct flue_send_wr **bad);
+/* Binds a window of type 1: id, flags and reg of *wr count. *rkey: what it will be. Errors as qp_post_send(). */
+int qp_post_bind(struct qp *q, struct mem *window, const struct flue_send_wr *wr, uint32_t *rkey);
 int qp_post_recv(struct qp *q, const struct flue_recv_wr *wr, const struct flue_recv_wr **bad);
 int qp_disconnect(struct qp *q, int timeout_ms);
 int qp_abort(struct qp *q);

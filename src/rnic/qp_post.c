@@ -12,7 +12,7 @@
 #include "rnic/qp_priv.h"
 #include "rnic/ud.h"
 
-const struct op_rule qp_op_rules[FLUE_WR_NOPS] = {
+const struct op_rule qp_op_rules[FLUE_WR_NOPS + 1] = {
 	[FLUE_WR_SEND] = { FLUE_SOLICITED | FLUE_INLINE, 0, RNIC_MAX_SGE, FLUE_WC_SEND,
 			   SERVICE_STRICT },
 	[FLUE_WR_SEND_INV] = { FLUE_SOLICITED | FLUE_INLINE, 0, RNIC_MAX_SGE, FLUE_WC_SEND,
@@ -29,6 +29,7 @@ const struct op_rule qp_op_rules[FLUE_WR_NOPS] = {
 				SERVICE_RFC7306 },
 	[FLUE_WR_CMP_SWAP] = { 0, 1, 1, FLUE_WC_CMP_SWAP, SERVICE_RFC7306 },
 	[FLUE_WR_FETCH_ADD] = { 0, 1, 1, FLUE_WC_FETCH_ADD, SERVICE_RFC7306 },
+	[QP_WR_BIND_SHARED] = { 0, 0, 0, FLUE_WC_BIND_MW, SERVICE_STRICT },
 };
 
 static bool is_atomic(uint32_t op)
@@ -172,6 +173,33 @@ int qp_post_send(struct qp *q, const struct flue_send_wr *wr, const struct flue_
 	lock_give(&q->sq.lock);
 	engine_kick(q->engine, &q->kick);
 	return rc;
+}
+
+int qp_post_bind(struct qp *q, struct mem *window, const struct flue_send_wr *wr, uint32_t *rkey)
+{
+	struct wqe *w;
+
+	if (q->ud || wr->flags & ~(uint32_t)(FLUE_SIGNALED | FLUE_FENCE | FLUE_LOCAL_FENCE))
+		return -EINVAL;
+	if (!takes_posts(q, false))
+		return -ENOTCONN;
+	lock_take(&q->sq.lock);
+	w = wq_next(&q->sq);
+	if (w) {
+		*rkey = mem_promise_key(&q->rnic->mem, window);
+		w->id = wr->id;
+		w->op = QP_WR_BIND_SHARED;
+		w->flags = (uint8_t)(wr->flags | (q->signal_all ? FLUE_SIGNALED : 0));
+		w->n_sg = w->total = 0;
+		w->rkey = *rkey;
+		*wqe_reg(w) = wr->reg;
+		wqe_reg(w)->key = (uint8_t)*rkey;
+		PROBE(post_send, q->owner, wr->id, FLUE_WR_BIND, 0);
+		wq_advance(&q->sq);
+	}
+	lock_give(&q->sq.lock);
+	engine_kick(q->engine, &q->kick);
+	return w ? 0 : -ENOMEM;
 }
 
 int qp_post_recv(struct qp *q, const struct flue_recv_wr *wr, const struct flue_recv_wr **bad)

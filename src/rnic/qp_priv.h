@@ -13,7 +13,9 @@ struct op_rule {
 	uint8_t wc_op;
 	uint8_t service; /* enum qp_service: at least */
 };
-extern const struct op_rule qp_op_rules[FLUE_WR_NOPS];
+/* A bind of a window of type 1, which programs ask for by a call of its own. */
+#define QP_WR_BIND_SHARED FLUE_WR_NOPS
+extern const struct op_rule qp_op_rules[FLUE_WR_NOPS + 1];
 
 /* qp_complete.c */
 /* In the new state: queued receives, and with `sends` requests too, complete as flushed. */
@@ -56,7 +58,8 @@ static inline bool qp_wqe_is_answered(const struct wqe *w)
 /* Does it send nothing? */
 static inline bool qp_wqe_is_local(const struct wqe *w)
 {
-	return w->op == FLUE_WR_LOCAL_INV || w->op == FLUE_WR_FAST_REG || w->op == FLUE_WR_BIND;
+	return w->op == FLUE_WR_LOCAL_INV || w->op == FLUE_WR_FAST_REG || w->op == FLUE_WR_BIND ||
+	       w->op == QP_WR_BIND_SHARED;
 }
 
 /* qp_sched.c */

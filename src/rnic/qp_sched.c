@@ -440,8 +440,8 @@ static enum tx_stop gather_sges(struct qp *q, const struct wqe *w, uint32_t off,
 			continue;
 		}
 		n = min_u32(sg->length - off, len);
-		if (mem_get(&q->rnic->mem, &q->tx.cache, sg->lkey, q->pd, q->qpn, 0, sg->addr + off,
-			    n, &p, &ref) != MEM_OK)
+		if (mem_get(&q->rnic->mem, &q->tx.cache, sg->lkey, q->pd, q->qpn, MEM_LOCAL,
+			    sg->addr + off, n, &p, &ref) != MEM_OK)
 			return TX_BAD_REQUEST;
 		if (!tx_pieces_add(pieces, p, n, ref))
 			return TX_FULL;
@@ -529,13 +529,25 @@ void qp_sched_finish(struct qp *q, uint32_t status)
 	full_look_closed(q);
 }
 
+/* false: it was refused. */
+static bool change_keys(struct qp *q, const struct wqe *w)
+{
+	struct mem_table *t = &q->rnic->mem;
+
+	switch (w->op) {
+	case FLUE_WR_LOCAL_INV: return mem_invalidate(t, w->rkey, q->pd, q->qpn, false) == MEM_OK;
+	case FLUE_WR_FAST_REG: return mem_fast_register(t, w->rkey, q->pd, wqe_reg(w)) == 0;
+	case FLUE_WR_BIND: return mem_bind(t, w->rkey, q->pd, q->qpn, wqe_reg(w)) == 0;
+	default: return mem_bind_shared(t, w->rkey, q->pd, wqe_reg(w)) == 0;
+	}
+}
+
 bool qp_sched_run_local(struct qp *q)
 {
 	struct tx_cursor *c = &q->tx.cur;
-	struct mem_table *t = &q->rnic->mem;
 	uint32_t status = 0, n = c->next_wqe;
 	struct wqe *w;
-	bool bad;
+	bool good;
 
 	if (q->state != QPS_RTS || q->tx.held || c->kind != TX_NONE || c->rtr_owed ||
 	    request_may_start(q, c, &status) != TX_BUILT)
@@ -543,17 +555,12 @@ bool qp_sched_run_local(struct qp *q)
 	w = current_wqe(q, c);
 	if (!qp_wqe_is_local(w))
 		return false;
-	if (w->op == FLUE_WR_LOCAL_INV)
-		bad = mem_invalidate(t, w->rkey, q->pd, q->qpn, false) != MEM_OK;
-	else if (w->op == FLUE_WR_FAST_REG)
-		bad = mem_fast_register(t, w->rkey, q->pd, wqe_reg(w)) != 0;
-	else
-		bad = mem_bind(t, w->rkey, q->pd, q->qpn, wqe_reg(w)) != 0;
+	good = change_keys(q, w);
 	c->next_wqe++;
-	if (bad)
-		qp_fail_request(q, n, FLUE_WC_BIND);
-	else
+	if (good)
 		qp_finish(q, n, FLUE_WC_SUCCESS);
+	else
+		qp_fail_request(q, n, FLUE_WC_BIND);
 	return true;
 }
 

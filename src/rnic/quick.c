@@ -60,8 +60,8 @@ bool quick_copy(struct qp *q, const struct wqe *w, uint8_t *to)
 		memcpy(to, w->sg, w->total);
 		return true;
 	}
-	if (mem_get(&q->rnic->mem, &q->tx.cache, w->sg[0].lkey, q->pd, q->qpn, 0, w->sg[0].addr,
-		    w->total, &p, &ref) != MEM_OK)
+	if (mem_get(&q->rnic->mem, &q->tx.cache, w->sg[0].lkey, q->pd, q->qpn, MEM_LOCAL,
+		    w->sg[0].addr, w->total, &p, &ref) != MEM_OK)
 		return false;
 	good = umem_read(to, p, w->total) == 0;
 	mem_put(ref);

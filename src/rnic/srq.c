@@ -60,26 +60,62 @@ static bool below_limit(struct srq *s)
 	return low;
 }
 
-int srq_arm(struct srq *s, uint32_t limit)
+/* Under wq.lock. What must fit is what is not free, as a CQ may hold a completion for each of them. */
+static int check_values(struct srq *s, const struct flue_srq_values *v, uint32_t mask)
+{
+	uint32_t depth = mask & FLUE_SRQV_DEPTH ? v->depth : s->wq.depth;
+	uint32_t limit = mask & FLUE_SRQV_LIMIT ? v->limit : s->limit;
+
+	if (limit > depth)
+		return -EINVAL;
+	return wq_used(&s->wq) > depth ? -EBUSY : 0;
+}
+
+int srq_modify(struct srq *s, const struct flue_srq_values *v, uint32_t mask)
 {
 	struct engine *e = &s->rnic->engines[0];
-	bool low;
+	struct wq room = { 0 };
+	bool low = false;
 	int rc;
 
-	if (limit > s->wq.depth)
-		return -EINVAL;
+	/* Who is to tell of the limit must be there. */
 	engine_lock(e);
 	rc = engine_start(e);
 	engine_unlock(e);
+	if (!rc && mask & FLUE_SRQV_DEPTH)
+		rc = wq_init(&room, v->depth, s->wq.max_sge, 0);
 	if (rc)
 		return rc;
 	lock_take(&s->wq.lock);
-	s->limit = limit;
-	low = below_limit(s);
+	rc = check_values(s, v, mask);
+	if (!rc) {
+		if (mask & FLUE_SRQV_DEPTH)
+			wq_swap(&s->wq, &room);
+		if (mask & FLUE_SRQV_LIMIT)
+			s->limit = v->limit;
+		low = below_limit(s);
+	}
 	lock_give(&s->wq.lock);
+	wq_fini(&room);
 	if (low)
 		engine_tell(e, &s->note);
-	return 0;
+	return rc;
+}
+
+int srq_arm(struct srq *s, uint32_t limit)
+{
+	struct flue_srq_values v = { .limit = limit };
+
+	return srq_modify(s, &v, FLUE_SRQV_LIMIT);
+}
+
+void srq_query(struct srq *s, struct flue_srq_values *v)
+{
+	lock_take(&s->wq.lock);
+	v->depth = s->wq.depth;
+	v->limit = s->limit;
+	v->receives = wq_fill(&s->wq);
+	lock_give(&s->wq.lock);
 }
 
 int srq_post(struct srq *s, const struct flue_recv_wr *wr, const struct flue_recv_wr **bad)

@@ -4,6 +4,7 @@
 #define FLUE_RNIC_SRQ_H
 
 #include <bsd/sys/queue.h>
+#include <flue/queue.h>
 
 #include "rnic/engine.h"
 #include "rnic/wq.h"
@@ -23,6 +24,9 @@ struct srq {
 int srq_create(struct rnic_pd *pd, uint32_t depth, uint32_t max_sge, void *owner, struct srq **out);
 void srq_destroy(struct srq *s);
 int srq_arm(struct srq *s, uint32_t limit);
+/* Depth and limit, all or nothing: see prov_ops.modify_srq. */
+int srq_modify(struct srq *s, const struct flue_srq_values *v, uint32_t mask);
+void srq_query(struct srq *s, struct flue_srq_values *v);
 int srq_post(struct srq *s, const struct flue_recv_wr *wr, const struct flue_recv_wr **bad);
 /* Moves the oldest receive into *w, which has room for the SRQ's SGEs. false: none there. Its slot
  * comes back with wq_free(). */

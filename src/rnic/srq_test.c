@@ -104,6 +104,70 @@ static void srq_gives_receives_in_posting_order(void **state)
 	free(w);
 }
 
+static int resize(uint32_t depth)
+{
+	struct flue_srq_values v = { .depth = depth };
+
+	return srq_modify(s, &v, FLUE_SRQV_DEPTH);
+}
+
+static void srq_keeps_its_receives_when_it_is_resized(void **state)
+{
+	struct flue_srq_values v;
+	struct wqe *w = room();
+	uint64_t next = 0, posted = 0;
+
+	/* From everywhere in the old ring to everywhere in the new one. */
+	for (uint32_t round = 0; round < 40; round++) {
+		uint32_t depth = round % 2 ? 7 : 19;
+
+		assert_int_equal(resize(depth), 0);
+		srq_query(s, &v);
+		assert_int_equal(v.depth, depth);
+		assert_int_equal(v.receives, posted - next);
+		post(posted, depth - (uint32_t)(posted - next));
+		posted = next + depth;
+		while (posted - next > 5) {
+			assert_true(take(w));
+			assert_int_equal(w->id, next++);
+			assert_int_equal(w->sg[0].addr, 0x1000);
+		}
+	}
+	free(w);
+}
+
+/* What the program has not taken from its CQ counts. */
+static void srq_does_not_shrink_below_what_is_used(void **state)
+{
+	struct flue_srq_values v = { .depth = 4, .limit = 5 };
+	const struct flue_recv_wr *bad;
+	struct flue_recv_wr wr = { .id = 9 };
+	struct wqe *w = room();
+
+	post(0, 5);
+	assert_int_equal(resize(4), -EBUSY);
+	assert_true(srq_take(s, w));
+	assert_int_equal(resize(4), -EBUSY);
+	wq_free(&s->wq, 0);
+	assert_int_equal(srq_modify(s, &v, FLUE_SRQV_DEPTH | FLUE_SRQV_LIMIT), -EINVAL);
+	assert_int_equal(resize(4), 0);
+	assert_int_equal(srq_post(s, &wr, &bad), -ENOMEM);
+	/* Nor below a limit that stays armed. */
+	assert_int_equal(srq_arm(s, 3), 0);
+	assert_int_equal(resize(2), -EINVAL);
+	assert_true(take(w) && take(w));
+	assert_int_equal(limits_after(1000), 1);
+	assert_int_equal(resize(2), 0);
+	srq_query(s, &v);
+	assert_true(v.depth == 2 && v.limit == 0 && v.receives == 2);
+	/* Both in one: told at once, if it is so already. */
+	v = (struct flue_srq_values) { .depth = 6, .limit = 3 };
+	atomic_store(&limits, 0);
+	assert_int_equal(srq_modify(s, &v, FLUE_SRQV_DEPTH | FLUE_SRQV_LIMIT), 0);
+	assert_int_equal(limits_after(1000), 1);
+	free(w);
+}
+
 static void srq_post_says_which_request_was_not_taken(void **state)
 {
 	struct flue_recv_wr wr[3] = { { .next = &wr[1], .id = 1 }, { .next = &wr[2], .id = 2 } };
@@ -222,6 +286,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(srq_gives_receives_in_posting_order),
+		TEST(srq_keeps_its_receives_when_it_is_resized),
+		TEST(srq_does_not_shrink_below_what_is_used),
 		TEST(srq_post_says_which_request_was_not_taken),
 		TEST(srq_is_full_until_completions_are_taken),
 		TEST(srq_tells_once_when_it_falls_below_the_watermark),

@@ -56,6 +56,21 @@ void wq_fini(struct wq *q)
 	q->mem = NULL;
 }
 
+void wq_swap(struct wq *q, struct wq *room)
+{
+	uint32_t tail = atomic_load(&q->tail), depth = q->depth, mask = q->mask;
+	char *mem = q->mem;
+
+	for (uint32_t n = atomic_load(&q->head); n != tail; n++)
+		memcpy(wq_at(room, n), wq_at(q, n), q->stride);
+	q->mem = room->mem;
+	q->depth = room->depth;
+	q->mask = room->mask;
+	room->mem = mem;
+	room->depth = depth;
+	room->mask = mask;
+}
+
 int wq_post_recv(struct wq *q, const struct flue_recv_wr *wr)
 {
 	/* One comparison for two things: there are no flags yet, and one makes it too many. */

@@ -89,6 +89,13 @@ static inline uint32_t wq_fill(struct wq *q)
 	       atomic_load_explicit(&q->head, memory_order_acquire);
 }
 
+/* Slots that are not free for another request. */
+static inline uint32_t wq_used(struct wq *q)
+{
+	return atomic_load_explicit(&q->tail, memory_order_acquire) -
+	       atomic_load_explicit(&q->freed, memory_order_acquire);
+}
+
 /* The program has the completion of the request before number `free_to`. Own queues: under the lock
  * of their CQ. */
 static inline void wq_free(struct wq *q, uint32_t free_to)
@@ -128,6 +135,10 @@ static inline uint32_t wq_retire(struct wq *q)
 	atomic_store_explicit(&q->head, head, memory_order_release);
 	return head;
 }
+
+/* Caller holds the lock of an SRQ: its receives move to the slots of `room`, which are more or fewer of the same size, and
+ * must be enough; `room` has the old ones then. */
+void wq_swap(struct wq *q, struct wq *room);
 
 /* Sum of SGE lengths; -EINVAL above 2^32-1. */
 static inline int wq_total(const struct flue_sge *sg, uint32_t n, uint32_t *total)

@@ -106,6 +106,104 @@ static void limit_is_told_once_when_few_receives_remain(void **state)
 	conf_end(p);
 }
 
+static struct flue_srq_values values_of(struct flue_srq *srq)
+{
+	struct flue_srq_values v = FLUE_ATTR(struct flue_srq_values);
+
+	assert_ok(srq->ops->query(srq, &v, FLUE_SRQV_DEPTH | FLUE_SRQV_LIMIT | FLUE_SRQV_WORK));
+	assert_int_equal(v.size, sizeof(v));
+	return v;
+}
+
+static bool change(struct flue_srq *srq, uint32_t mask, uint32_t depth, uint32_t limit)
+{
+	struct flue_srq_values v = FLUE_ATTR(struct flue_srq_values);
+
+	v.depth = depth;
+	v.limit = limit;
+	return srq->ops->modify(srq, &v, mask);
+}
+
+static void srq_tells_its_values(void **state)
+{
+	struct pair *p = open_shared(16);
+	struct flue_srq *srq = p->b.srq;
+	struct flue_srq_values v = values_of(srq);
+
+	assert_true(v.depth == 16 && v.limit == 0 && v.receives == 0);
+	for (uint64_t id = 0; id < 5; id++)
+		assert_ok(pair_recv(&p->b, 0, 100, id));
+	assert_ok(change(srq, FLUE_SRQV_LIMIT, 0, 5));
+	v = values_of(srq);
+	assert_true(v.depth == 16 && v.limit == 5 && v.receives == 5);
+	assert_ok(pair_send(&p->a, 0, 10, 1, 0));
+	assert_true(pair_event(&p->b, FLUE_EVENT_SRQ_LIMIT, srq, NULL, 5000));
+	v = values_of(srq); /* one shot */
+	assert_true(v.depth == 16 && v.limit == 0 && v.receives == 4);
+	assert_true(pair_expect(p->b.recv_cq, 0, FLUE_WC_SUCCESS));
+	conf_end(p);
+}
+
+/* Growing and shrinking, while messages come: each finds its receive. */
+static void srq_is_resized_under_traffic(void **state)
+{
+	struct pair *p = open_shared(8);
+	struct flue_srq *srq = p->b.srq;
+	uint64_t posted = 0, taken = 0;
+
+	for (uint32_t round = 0; round < 60; round++) {
+		uint32_t depth = round % 3 == 0 ? 8 : round % 3 == 1 ? 40 : 13;
+
+		assert_ok(change(srq, FLUE_SRQV_DEPTH, depth, 0));
+		assert_int_equal(srq->depth, depth);
+		for (; posted - taken < depth; posted++)
+			assert_ok(pair_recv(&p->b, 100 * (posted % 64), 100, posted));
+		assert_fails(pair_recv(&p->b, 0, 100, 0), ENOMEM);
+		for (uint32_t i = 0; i < depth - 5; i++)
+			assert_ok(pair_send(&p->a, 0, 100, i, i == depth - 6 ? FLUE_SIGNALED : 0));
+		assert_true(pair_expect(p->a.send_cq, depth - 6, FLUE_WC_SUCCESS));
+		for (uint32_t i = 0; i < depth - 5; i++)
+			assert_true(pair_expect(p->b.recv_cq, taken++, FLUE_WC_SUCCESS));
+	}
+	conf_end(p);
+}
+
+static void srq_refuses_sizes_that_do_not_fit(void **state)
+{
+	struct pair *p = open_shared(8);
+	const uint32_t both = FLUE_SRQV_DEPTH | FLUE_SRQV_LIMIT;
+	struct flue_srq *srq = p->b.srq;
+	struct flue_wc wc;
+
+	for (uint64_t id = 0; id < 5; id++)
+		assert_ok(pair_recv(&p->b, 0, 100, id));
+	assert_fails(change(srq, FLUE_SRQV_DEPTH, 0, 0), EINVAL);
+	assert_fails(change(srq, FLUE_SRQV_DEPTH, p->b.adapter->caps->max_srq_depth + 1, 0),
+		     EINVAL);
+	assert_fails(change(srq, 0, 8, 0), EINVAL);
+	assert_fails(change(srq, FLUE_SRQV_WORK, 8, 0), EINVAL);
+	assert_fails(change(srq, FLUE_SRQV_DEPTH, 4, 0), EBUSY);
+	/* A completion that nobody has taken keeps its place. */
+	assert_ok(pair_send(&p->a, 0, 10, 1, FLUE_SIGNALED));
+	assert_true(pair_expect(p->a.send_cq, 1, FLUE_WC_SUCCESS));
+	while (values_of(srq).receives != 4)
+		usleep(1000);
+	assert_fails(change(srq, FLUE_SRQV_DEPTH, 4, 0), EBUSY);
+	/* All or nothing. */
+	assert_fails(change(srq, both, 4, 1), EBUSY);
+	assert_fails(change(srq, both, 6, 7), EINVAL);
+	assert_true(values_of(srq).depth == 8 && values_of(srq).limit == 0 && srq->depth == 8);
+	assert_int_equal(pair_take(p->b.recv_cq, &wc, 1, 10000), 1);
+	assert_ok(change(srq, both, 4, 4));
+	assert_fails(change(srq, FLUE_SRQV_DEPTH, 3, 0), EINVAL); /* the limit is above */
+	assert_fails(pair_recv(&p->b, 0, 100, 9), ENOMEM);
+	assert_ok(pair_send(&p->a, 0, 10, 2, 0));
+	assert_true(pair_event(&p->b, FLUE_EVENT_SRQ_LIMIT, srq, NULL, 5000));
+	assert_true(pair_expect(p->b.recv_cq, 1, FLUE_WC_SUCCESS));
+	assert_ok(change(srq, FLUE_SRQV_DEPTH, 3, 0));
+	conf_end(p);
+}
+
 static void last_receive_is_told_when_a_queue_pair_failed(void **state)
 {
 	struct pair *p = open_shared(16);
@@ -177,9 +275,12 @@ static void message_without_a_receive_ends_its_own_connection_only(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(srq_serves_several_queue_pairs),                /* RD-1 */
-		cmocka_unit_test(srq_refuses_more_than_its_depth),               /* RD-2 */
-		cmocka_unit_test(limit_is_told_once_when_few_receives_remain),   /* CH-18 */
+		cmocka_unit_test(srq_serves_several_queue_pairs),              /* RD-1 */
+		cmocka_unit_test(srq_refuses_more_than_its_depth),             /* RD-2 */
+		cmocka_unit_test(limit_is_told_once_when_few_receives_remain), /* CH-18 */
+		cmocka_unit_test(srq_tells_its_values),
+		cmocka_unit_test(srq_is_resized_under_traffic),
+		cmocka_unit_test(srq_refuses_sizes_that_do_not_fit),
 		cmocka_unit_test(last_receive_is_told_when_a_queue_pair_failed), /* CH-18 */
 		cmocka_unit_test(receives_survive_the_queue_pair_that_failed),
 		cmocka_unit_test(message_without_a_receive_ends_its_own_connection_only),

@@ -535,10 +535,10 @@ static int f_register_mr(const struct prov_mr_attr *attr, struct prov_mr **out,
 	KEYED(register_mr, keyed_register(inner, attr, out, keys, &p.op));
 }
 
-static int f_modify_mr(struct prov_mr *mr, const struct prov_mr_attr *attr, struct prov_keys *keys,
-		       struct prov_op *op)
+static int f_modify_mr(struct prov_mr *mr, uint32_t what, const struct prov_mr_attr *attr,
+		       struct prov_keys *keys, struct prov_op *op)
 {
-	KEYED(modify_mr, keyed_modify(inner, mr, attr, keys, &p.op));
+	KEYED(modify_mr, keyed_modify(inner, mr, what, attr, keys, &p.op));
 }
 
 static int f_deregister_mr(struct prov_mr *mr, struct prov_op *op)
@@ -546,14 +546,23 @@ static int f_deregister_mr(struct prov_mr *mr, struct prov_op *op)
 	KEYED(deregister_mr, keyed_deregister(inner, mr, &p.op));
 }
 
-static int f_create_mw(struct prov_pd *pd, struct prov_mw **out, uint32_t *rkey, struct prov_op *op)
+static int f_create_mw(struct prov_pd *pd, uint32_t type, struct prov_mw **out, uint32_t *rkey,
+		       struct prov_op *op)
 {
-	CONTROL(create_mw, (pd, out, rkey, use));
+	CONTROL(create_mw, (pd, type, out, rkey, use));
 }
 
 static int f_destroy_mw(struct prov_mw *mw, struct prov_op *op)
 {
 	CONTROL(destroy_mw, (mw, use));
+}
+
+static int f_bind_mw(struct prov_mw *mw, struct prov_qp *qp, const struct flue_send_wr *wr,
+		     uint32_t *rkey)
+{
+	int rc = planned_failure(FAULTY_bind_mw);
+
+	return rc ? rc : keyed_bind(inner, mw, qp, wr, rkey);
 }
 
 static int f_create_cq(struct prov_adapter *a, const struct prov_cq_attr *attr,
@@ -619,6 +628,17 @@ static int f_destroy_srq(struct prov_srq *srq, struct prov_op *op)
 static int f_arm_srq(struct prov_srq *srq, uint32_t limit)
 {
 	DIRECT(arm_srq, (srq, limit));
+}
+
+static int f_modify_srq(struct prov_srq *srq, const struct flue_srq_values *values, uint32_t mask,
+			struct prov_op *op)
+{
+	CONTROL(modify_srq, (srq, values, mask, use));
+}
+
+static int f_query_srq(struct prov_srq *srq, struct flue_srq_values *values, struct prov_op *op)
+{
+	CONTROL(query_srq, (srq, values, use));
 }
 
 static int f_post_srq(struct prov_srq *srq, const struct flue_recv_wr *wr,

@@ -27,6 +27,8 @@
 	X(destroy_cq)           \
 	X(create_srq)           \
 	X(destroy_srq)          \
+	X(modify_srq)           \
+	X(query_srq)            \
 	X(create_qp)            \
 	X(destroy_qp)           \
 	X(reset_qp)             \
@@ -42,6 +44,7 @@
 	X(arm)                    \
 	X(wait)                   \
 	X(arm_srq)                \
+	X(bind_mw)                \
 	X(post_srq)               \
 	X(post_send)              \
 	X(post_recv)              \

@@ -48,10 +48,10 @@ int keyed_register(const struct prov_ops *inner, const struct prov_mr_attr *attr
 	return 0;
 }
 
-int keyed_modify(const struct prov_ops *inner, struct prov_mr *mr, const struct prov_mr_attr *attr,
-		 struct prov_keys *keys, struct prov_op *op)
+int keyed_modify(const struct prov_ops *inner, struct prov_mr *mr, uint32_t what,
+		 const struct prov_mr_attr *attr, struct prov_keys *keys, struct prov_op *op)
 {
-	int rc = inner->modify_mr(mr, attr, keys, op);
+	int rc = inner->modify_mr(mr, what, attr, keys, op);
 
 	assert(rc != -EINPROGRESS);
 	if (!rc)
@@ -142,6 +142,16 @@ int keyed_post_send(const struct prov_ops *inner, struct prov_qp *qp, const stru
 	*bad = w;
 	free(list);
 	return rc;
+}
+
+int keyed_bind(const struct prov_ops *inner, struct prov_mw *mw, struct prov_qp *qp,
+	       const struct flue_send_wr *wr, uint32_t *rkey)
+{
+	struct flue_send_wr mine = *wr;
+
+	if (wr->reg.length)
+		mine.reg.lkey ^= OTHER;
+	return inner->bind_mw(mw, qp, &mine, rkey);
 }
 
 struct keyed_recv {

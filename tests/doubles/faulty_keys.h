@@ -11,10 +11,12 @@
 
 int keyed_register(const struct prov_ops *inner, const struct prov_mr_attr *attr,
 		   struct prov_mr **out, struct prov_keys *keys, struct prov_op *op);
-int keyed_modify(const struct prov_ops *inner, struct prov_mr *mr, const struct prov_mr_attr *attr,
-		 struct prov_keys *keys, struct prov_op *op);
+int keyed_modify(const struct prov_ops *inner, struct prov_mr *mr, uint32_t what,
+		 const struct prov_mr_attr *attr, struct prov_keys *keys, struct prov_op *op);
 int keyed_deregister(const struct prov_ops *inner, struct prov_mr *mr, struct prov_op *op);
 
+int keyed_bind(const struct prov_ops *inner, struct prov_mw *mw, struct prov_qp *qp,
+	       const struct flue_send_wr *wr, uint32_t *rkey);
 int keyed_post_send(const struct prov_ops *inner, struct prov_qp *qp, const struct flue_send_wr *wr,
 		    const struct flue_send_wr **bad);
 int keyed_post_recv(const struct prov_ops *inner, struct prov_qp *qp, const struct flue_recv_wr *wr,
