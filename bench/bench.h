@@ -22,6 +22,7 @@ struct bench_args {
 	const char *mode;
 	int pin[2]; /* processors of the client and the server; -1: not pinned */
 	uint64_t size, count, window, list;
+	uint64_t batch; /* round trips between two looks at the clock */
 	double seconds, idle;
 	bool no_crc, full;
 	uint32_t link;      /* enum flue_link: the one it must be; 0: whichever */

@@ -111,6 +111,7 @@ static const struct argp_option options[] = {
 	{ "full", 'F', NULL, 0, "Full service", 0 },
 	{ "link", 'l', "LINK", 0, "tcp or local; fails if it is another", 0 },
 	{ "list", 'L', "N", 0, "Requests posted in one call", 0 },
+	{ "batch", 'b', "N", 0, "Round trips between two looks at the clock (1)", 0 },
 	{ "no-process-vm", 'V', NULL, 0, "The kernel refuses process_vm_readv and _writev", 0 },
 	{ "self", 'Z', NULL, 0, "Both sides in one process", 0 },
 	{ "idle", 'i', "SECONDS", 0, "flue-connect: then do nothing for so long", 0 },
@@ -179,6 +180,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case 'W': good = parse_wait(a, arg); break;
 	case 'l': good = parse_link(a, arg); break;
 	case 'L': good = util_parse_number(arg, 1, EP_LIST_MAX, &a->list); break;
+	case 'b': good = util_parse_number(arg, 1, 1000, &a->batch); break;
 	case 'i': good = util_parse_seconds(arg, 0.001, 60, &a->idle); break;
 	default: return parse_more(key, arg, state);
 	}
@@ -317,7 +319,9 @@ static int run(const struct bench_mode *mode, struct bench_args *args)
 
 int main(int argc, char **argv)
 {
-	struct bench_args args = { .pin = { -1, -1 }, .size = 64, .seconds = 0.5, .count = 1000 };
+	struct bench_args args = {
+		.pin = { -1, -1 }, .size = 64, .seconds = 0.5, .count = 1000, .batch = 1
+	};
 	const struct bench_mode *mode;
 
 	if (argp_parse(&argp, argc, argv, 0, NULL, &args))

@@ -112,6 +112,7 @@ static int pingpong_run(const struct bench_args *args, uint16_t port, struct ben
 
 	hist_init(&hist);
 	test.window = 1;
+	test.batch = (uint32_t)args->batch;
 	if (session_measure(args, port, &test, &got))
 		return 1;
 	bench_take_hist(result, &hist);

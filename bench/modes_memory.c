@@ -55,13 +55,15 @@ static int pingpong_run(const struct bench_args *args, uint16_t port, struct ben
 		return bench_fail("memory-pingpong");
 	hist_init(&hist);
 	begin = util_now_ns();
-	for (uint64_t n = 1;; n++) {
+	for (uint64_t n = 1;;) {
 		start = util_now_ns();
-		put(bench_area(args, 0), source, args->size, n);
-		seen_spin(in + args->size - 1, n);
+		for (uint64_t i = 0; i < args->batch; i++, n++) {
+			put(bench_area(args, 0), source, args->size, n);
+			seen_spin(in + args->size - 1, n);
+		}
 		end = util_now_ns();
 		if (n > SEEN_WARM)
-			hist_add(&hist, end - start);
+			hist_add(&hist, (end - start) / args->batch);
 		if (end - begin > duration && hist.count > 0)
 			break;
 	}

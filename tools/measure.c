@@ -119,8 +119,7 @@ static bool round_read(struct session *s, const struct session_test *t, uint64_t
 	return true;
 }
 
-bool session_round_trip(struct session *s, const struct session_test *t, uint64_t k, uint64_t *ns,
-			bool *good)
+static bool round_trip_of(struct session *s, const struct session_test *t, uint64_t k, bool *good)
 {
 	static bool (*const round_trip[PROTO_NOPS])(struct session *, const struct session_test *,
 						    uint64_t, bool *) = {
@@ -128,6 +127,13 @@ bool session_round_trip(struct session *s, const struct session_test *t, uint64_
 		[PROTO_WRITE] = round_write,
 		[PROTO_READ] = round_read,
 	};
+
+	return round_trip[t->op](s, t, k, good);
+}
+
+bool session_round_trip(struct session *s, const struct session_test *t, uint64_t k, uint64_t *ns,
+			bool *good)
+{
 	uint64_t start;
 	bool done;
 
@@ -140,9 +146,26 @@ bool session_round_trip(struct session *s, const struct session_test *t, uint64_
 			pattern_fill(data, t->size, k);
 	}
 	start = util_now_ns();
-	done = round_trip[t->op](s, t, k, good);
+	done = round_trip_of(s, t, k, good);
 	*ns = util_now_ns() - start;
 	return done;
+}
+
+/* As many as stand between two looks at the clock. */
+static bool run_batch(struct run *r, struct session_result *result)
+{
+	uint64_t start = util_now_ns();
+	bool good;
+
+	for (uint32_t i = 0; i < r->t->batch; i++) {
+		if (!round_trip_of(r->s, r->t, r->t->warmup + r->sent, &good))
+			return false;
+		r->sent++;
+		r->bad += !good;
+	}
+	if (result->hist)
+		hist_add(result->hist, (util_now_ns() - start) / r->t->batch);
+	return true;
 }
 
 static bool run_latency(struct run *r, struct session_result *result)
@@ -157,6 +180,11 @@ static bool run_latency(struct run *r, struct session_result *result)
 	}
 	r->start_ns = util_now_ns();
 	while (more(r)) {
+		if (r->t->batch > 1) {
+			if (!run_batch(r, result))
+				return false;
+			continue;
+		}
 		if (!session_round_trip(r->s, r->t, r->t->warmup + r->sent, &ns, &good))
 			return false;
 		r->sent++;

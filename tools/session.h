@@ -51,7 +51,10 @@ struct session_test {
 	bool verify;
 	/* The test ends at whichever limit comes first; 0: not limited by that. */
 	uint64_t count, duration_ns;
-	uint64_t warmup;                   /* latency: round trips not counted */
+	uint64_t warmup; /* latency: round trips not counted */
+	/* Latency: round trips between two looks at the clock, whose cost would be part of short ones; what
+	 * is counted is their mean. 0: 1. Not with verification, which would be counted too. */
+	uint32_t batch;
 	const volatile sig_atomic_t *stop; /* may be NULL; true: end the test early */
 	/* Called about ten times a second; may be NULL. */
 	void (*progress)(const struct session_test *test, uint64_t messages, uint64_t elapsed_ns,

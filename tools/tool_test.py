@@ -171,6 +171,14 @@ def perf_verifies_everything_in_lists():
         perf_verifies_everything("--list", "16", *service, server=service)
 
 
+def perf_posts_a_list_that_is_longer_than_the_window():
+    with Server("--once") as server:
+        result = json.loads(flue("perf", "127.0.0.1", "-p", server.port, "-o", "all", "-t", "bw", "-n", "50", "-w", "3",
+                                 "-S", "64", "--list", "16", "--verify", "--json").stdout)
+    assert [test["messages"] for test in result["tests"]] == [50] * 3, result
+    assert not any(test["bad"] for test in result["tests"]), result
+
+
 def perf_tells_service_and_link():
     for server, client, service, link in (([], [], "strict", "tcp"),
                                           (["--full"], ["--full"], "full", "local"),
@@ -306,7 +314,8 @@ TESTS = [help_names_every_command, version_is_told, wrong_use_says_what_is_right
          ping_prints_json, ping_ends_with_a_summary_when_interrupted, perf_verifies_everything_while_waiting,
          perf_verifies_everything_while_polling, perf_verifies_everything_through_a_descriptor,
          perf_verifies_everything_without_crc, perf_verifies_everything_in_full_service,
-         perf_verifies_everything_in_lists, perf_tells_service_and_link, perf_fails_if_the_link_is_another,
+         perf_verifies_everything_in_lists, perf_posts_a_list_that_is_longer_than_the_window,
+         perf_tells_service_and_link, perf_fails_if_the_link_is_another,
          perf_sweeps_over_all_sizes,
          perf_says_that_the_server_has_another_service, perf_moves_large_messages, perf_ends_after_its_time,
          perf_draws_tables_and_a_histogram, perf_serves_clients_at_the_same_time,
