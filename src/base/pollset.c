@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 
 void pollset_init(struct pollset *s, uint64_t bell)
@@ -64,6 +65,37 @@ int pollset_wait(struct pollset *s, struct epoll_event *evs, int n, int timeout_
 	if (timeout_ms < 0 || timeout_ms > POLLSET_LOOK_MS)
 		timeout_ms = POLLSET_LOOK_MS;
 	return epoll_wait(atomic_load_explicit(&s->fd, memory_order_relaxed), evs, n, timeout_ms);
+}
+
+/* Where a millisecond more or less is little. */
+#define EXACT_BELOW (10 * (int64_t)NSEC_PER_MSEC)
+
+/* 0: not tried, or it works; 1: the kernel (before 5.11) or a sandbox refused epoll_pwait2(). */
+static _Atomic int refused;
+
+static int64_t to_ms(int64_t ns)
+{
+	const int64_t ms = NSEC_PER_MSEC;
+
+	if (ns < 0)
+		return -1;
+	return ns > POLLSET_LOOK_MS * ms ? POLLSET_LOOK_MS : (ns + ms - 1) / ms;
+}
+
+int pollset_wait_ns(struct pollset *s, struct epoll_event *evs, int n, int64_t timeout_ns)
+{
+	struct timespec ts = { .tv_nsec = (long)timeout_ns };
+	int got;
+
+	if (timeout_ns > 0 && timeout_ns < EXACT_BELOW &&
+	    !atomic_load_explicit(&refused, memory_order_relaxed)) {
+		got = epoll_pwait2(atomic_load_explicit(&s->fd, memory_order_relaxed), evs, n, &ts,
+				   NULL);
+		if (got >= 0 || (errno != ENOSYS && errno != EPERM))
+			return got;
+		atomic_store_explicit(&refused, 1, memory_order_relaxed);
+	}
+	return pollset_wait(s, evs, n, (int)to_ms(timeout_ns));
 }
 
 bool pollset_failed(int n)

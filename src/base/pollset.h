@@ -40,6 +40,9 @@ int pollset_ring(struct pollset *s);
 int pollset_ctl(struct pollset *s, int op, int fd, uint32_t events, uint64_t name);
 /* As epoll_wait(2), but a long sleep ends early: 0 although the time is not over. */
 int pollset_wait(struct pollset *s, struct epoll_event *evs, int n, int timeout_ms);
+/* The same, for so many nanoseconds: a short sleep ends within microseconds of that where the kernel can do it, and is else rounded
+ * up to milliseconds. < 0: no limit. */
+int pollset_wait_ns(struct pollset *s, struct epoll_event *evs, int n, int64_t timeout_ns);
 /* Did a wait fail because the set is lost? errno says so. */
 bool pollset_failed(int n);
 /* `s` becomes what `fresh` is; the old one was lost. */

@@ -17,6 +17,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "base/clock.h"
+
 #define BELL 77
 
 static struct pollset set;
@@ -135,6 +137,90 @@ static void sleep_without_a_limit_ends(void **state)
 	assert_int_equal(pollset_wait(&set, &ev, 1, -1), 0);
 }
 
+/* ---- short sleeps ---- */
+
+int __real_epoll_pwait2(int set, struct epoll_event *evs, int n, const struct timespec *timeout,
+			const sigset_t *mask);
+int __wrap_epoll_pwait2(int set, struct epoll_event *evs, int n, const struct timespec *timeout,
+			const sigset_t *mask);
+static unsigned exact; /* calls of it */
+static int refuse;     /* what it says then */
+
+int __wrap_epoll_pwait2(int fd, struct epoll_event *evs, int n, const struct timespec *timeout,
+			const sigset_t *mask)
+{
+	exact++;
+	errno = refuse;
+	return refuse ? -1 : __real_epoll_pwait2(fd, evs, n, timeout, mask);
+}
+
+/* How long it slept, in the best of some tries. */
+static uint64_t sleep_for(int64_t ns)
+{
+	uint64_t best = UINT64_MAX;
+	struct epoll_event ev;
+
+	for (int i = 0; i < 20; i++) {
+		uint64_t since = clock_now(), took;
+
+		assert_int_equal(pollset_wait_ns(&set, &ev, 1, ns), 0);
+		took = clock_now() - since;
+		assert_true(took >= (uint64_t)ns);
+		best = took < best ? took : best;
+	}
+	return best;
+}
+
+static void short_sleep_is_not_rounded_to_milliseconds(void **state)
+{
+	struct epoll_event ev;
+
+	exact = 0;
+	assert_true(sleep_for(20000) < NSEC_PER_MSEC);
+	assert_int_equal(exact, 20);
+	sleep_for(1500000);
+	/* What is there is there, and long times and none need no such call. */
+	assert_int_equal(pollset_ring(&set), 0);
+	assert_int_equal(pollset_wait_ns(&set, &ev, 1, 1000000), 1);
+	assert_int_equal(pollset_ring(&set), 0);
+	exact = 0;
+	assert_int_equal(pollset_wait_ns(&set, &ev, 1, -1), 1);
+	assert_int_equal(pollset_wait_ns(&set, &ev, 1, 0), 0);
+	assert_int_equal(pollset_wait_ns(&set, &ev, 1, 10 * (int64_t)NSEC_PER_MSEC), 0);
+	assert_int_equal(exact, 0);
+}
+
+/* In a child, because it is remembered. */
+static void child_without_exact_sleep(int error)
+{
+	struct epoll_event ev;
+
+	exact = 0;
+	refuse = error;
+	sleep_for(20000);
+	if (exact != 1)
+		_exit(2); /* once refused is for ever refused */
+	if (pollset_ring(&set) || pollset_wait_ns(&set, &ev, 1, 100) != 1)
+		_exit(3);
+	_exit(0);
+}
+
+static void short_sleep_is_rounded_up_where_the_kernel_refuses(void **state)
+{
+	static const int errors[] = { ENOSYS, EPERM };
+	int status;
+
+	for (int i = 0; i < 2; i++) {
+		pid_t pid = fork();
+
+		if (pid == 0)
+			child_without_exact_sleep(errors[i]);
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		assert_true(WIFEXITED(status));
+		assert_int_equal(WEXITSTATUS(status), 0);
+	}
+}
+
 static void members_are_told_by_name(void **state)
 {
 	struct epoll_event ev;
@@ -230,6 +316,8 @@ int main(void)
 		TEST(lost_set_says_so_and_hurts_nobody),
 		TEST(lost_set_is_replaced),
 		TEST(sleep_without_a_limit_ends),
+		TEST(short_sleep_is_not_rounded_to_milliseconds),
+		TEST(short_sleep_is_rounded_up_where_the_kernel_refuses),
 		TEST(members_are_told_by_name),
 		TEST(flag_is_readable_while_it_is_up),
 		TEST(flag_that_was_closed_is_left_alone),

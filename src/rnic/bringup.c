@@ -415,7 +415,7 @@ void bringup_posted(struct qp *q)
 	if (!q->bringup->gone || q->state != QPS_IDLE || q->timer.at || !q->timeout ||
 	    !has_victims(q))
 		return;
-	engine_timer_arm(q->engine, &q->timer, full_patience_ms(q));
+	engine_timer_arm_ns(q->engine, &q->timer, full_patience_ns(q));
 }
 
 void bringup_link_gone(struct qp *q)

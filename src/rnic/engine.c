@@ -268,12 +268,30 @@ void engine_ring(struct engine *e)
 
 /* ---- timers ---- */
 
+/* A timer that is due within this is near: whoever drives looks at the clock for it. */
+#define NEAR_NS (2 * NSEC_PER_MSEC)
+
+/* `now`, or a time before. */
+static void note_near(struct engine *e, uint64_t now)
+{
+	const struct engine_timer *t = TAILQ_FIRST(&e->timers);
+	uint64_t at = t && t->at < now + NEAR_NS ? t->at : 0;
+
+	atomic_store_explicit(&e->near_at, at, memory_order_relaxed);
+}
+
 void engine_timer_arm(struct engine *e, struct engine_timer *t, uint64_t delay_ms)
 {
+	engine_timer_arm_ns(e, t, delay_ms * NSEC_PER_MSEC);
+}
+
+void engine_timer_arm_ns(struct engine *e, struct engine_timer *t, uint64_t delay_ns)
+{
 	struct engine_timer *p;
+	uint64_t now = clock_now();
 
 	engine_timer_stop(e, t);
-	t->at = clock_now() + delay_ms * NSEC_PER_MSEC;
+	t->at = now + delay_ns;
 	/* Delays are few and alike, so the right place is nearly always the tail. */
 	TAILQ_FOREACH_REVERSE(p, &e->timers, engine_timers, order) {
 		if (p->at <= t->at)
@@ -284,18 +302,43 @@ void engine_timer_arm(struct engine *e, struct engine_timer *t, uint64_t delay_m
 	else
 		TAILQ_INSERT_HEAD(&e->timers, t, order);
 	/* Also on the engine's own thread: a note or a kick may arm it after the thread looked. */
-	if (TAILQ_FIRST(&e->timers) == t)
+	if (TAILQ_FIRST(&e->timers) == t) {
+		note_near(e, now);
 		engine_wake(e);
+	}
 }
 
 void engine_timer_stop(struct engine *e, struct engine_timer *t)
 {
-	if (t->at)
+	bool was_next = t->at && TAILQ_FIRST(&e->timers) == t;
+	uint64_t at = t->at;
+
+	if (at)
 		TAILQ_REMOVE(&e->timers, t, order);
 	t->at = 0;
+	if (was_next && atomic_load_explicit(&e->near_at, memory_order_relaxed))
+		note_near(e, at);
 }
 
-int engine_run_timers(struct engine *e)
+void engine_run_near(struct engine *e)
+{
+	uint64_t at = atomic_load_explicit(&e->near_at, memory_order_relaxed);
+
+	if (at && at <= clock_now())
+		engine_run_timers(e);
+}
+
+int64_t engine_until_near(struct engine *e, int64_t timeout_ns)
+{
+	uint64_t at = atomic_load_explicit(&e->near_at, memory_order_relaxed), now;
+
+	if (!at)
+		return timeout_ns;
+	now = clock_now();
+	return engine_sooner(timeout_ns, at > now ? (int64_t)(at - now) : 0);
+}
+
+int64_t engine_run_timers(struct engine *e)
 {
 	struct engine_timer *t;
 	uint64_t now = clock_now();
@@ -305,7 +348,8 @@ int engine_run_timers(struct engine *e)
 		t->at = 0;
 		t->fire(t);
 	}
-	return t ? (int)((t->at - now) / NSEC_PER_MSEC) + 1 : -1;
+	note_near(e, now);
+	return t ? (int64_t)(t->at - now) : -1;
 }
 
 /* ---- notes ---- */
@@ -427,6 +471,7 @@ void engine_fork_child(struct engine *e)
 	atomic_store(&e->n_links, 0);
 	atomic_store(&e->parked, NULL);
 	e->hot_hits = e->spin_skip = e->spin_miss = 0;
+	atomic_store(&e->near_at, 0);
 	pollset_abandon(&e->set);
 	atomic_store(&e->lost, false);
 	e->has_thread = false;

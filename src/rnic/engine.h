@@ -52,7 +52,7 @@ struct engine_io {
 
 /* A timer; fire() runs under the engine's lock and may arm it again. */
 struct engine_timer {
-	uint64_t at; /* 0: not armed */
+	uint64_t at; /* ns, as clock_now(); 0: not armed */
 	void (*fire)(struct engine_timer *t);
 	TAILQ_ENTRY(engine_timer) order;
 };
@@ -127,6 +127,8 @@ struct engine {
 
 	struct ud_roads *roads; /* the same for datagrams (ud_priv.h) */
 	struct engine_timers timers;
+	/* When the next timer is due if that is soon, else 0: only then callers look at the clock. Written under lock. */
+	_Atomic uint64_t near_at;
 	SLIST_HEAD(, engine_buf) bufs;
 	uint32_t n_bufs;
 	struct engine_kicks later; /* run when a poll finds nothing, and before anybody sleeps */
@@ -188,6 +190,8 @@ void engine_remove_link(struct engine *e, struct link *l);
 /* Something has come to a link that was armed. Any thread; any lock may be held. */
 void engine_ring(struct engine *e);
 
+/* Under lock. Whoever runs the engine then fires it: its thread, and callers that poll or wait. */
+void engine_timer_arm_ns(struct engine *e, struct engine_timer *t, uint64_t delay_ns);
 void engine_timer_arm(struct engine *e, struct engine_timer *t, uint64_t delay_ms);
 void engine_timer_stop(struct engine *e, struct engine_timer *t);
 

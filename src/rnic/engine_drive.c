@@ -24,13 +24,14 @@
 #include "rnic/umem.h"
 
 /* How long after its last poll a caller is trusted to poll again. */
-#define LEASE_MS 2
-#define LEASE_NS (LEASE_MS * NSEC_PER_MSEC)
+#define LEASE_NS (2 * NSEC_PER_MSEC)
+/* How long the thread stands by without a lease that it could watch. */
+#define STAND_BY_NS (5 * NSEC_PER_MSEC)
 /* A wait with nothing happening for this long lets the thread sleep without a limit. */
 #define DEEP_AFTER_NS (20 * NSEC_PER_MSEC)
-#define PARKED_MS     1 /* ... and is looked at so often if it cannot return */
+#define PARKED_NS     NSEC_PER_MSEC /* ... and is looked at so often if it cannot return */
 /* The program has closed our epoll set, and there is no room for another: look again after this. */
-#define MEND_MS 100
+#define MEND_NS (100 * NSEC_PER_MSEC)
 
 static _Thread_local const struct engine *self THREAD_LOCAL_FAST;
 
@@ -39,11 +40,12 @@ bool engine_is_self(const struct engine *e)
 	return self == e;
 }
 
-static void futex_sleep(_Atomic uint32_t *word, int timeout_ms)
+static void futex_sleep(_Atomic uint32_t *word, int64_t timeout_ns)
 {
-	struct timespec ts = { timeout_ms / 1000, (timeout_ms % 1000) * 1000000l };
+	const int64_t second = NSEC_PER_SEC;
+	struct timespec ts = { timeout_ns / second, timeout_ns % second };
 
-	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 0, timeout_ms < 0 ? NULL : &ts, NULL, 0);
+	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 0, timeout_ns < 0 ? NULL : &ts, NULL, 0);
 }
 
 static void futex_wake(_Atomic uint32_t *word)
@@ -98,16 +100,7 @@ void engine_dispatch(struct engine *e, const struct epoll_event *evs, int n)
 
 /* ---- the engine's own thread ---- */
 
-static int sooner(int a, int b)
-{
-	if (a < 0)
-		return b;
-	if (b < 0)
-		return a;
-	return a < b ? a : b;
-}
-
-static void thread_sleep(struct engine *e, int mode, int timeout_ms)
+static void thread_sleep(struct engine *e, int mode, int64_t timeout_ns)
 {
 	/* A caller that stopped driving before it could see this wakes nobody: look for that, too. */
 	bool deserted;
@@ -115,8 +108,8 @@ static void thread_sleep(struct engine *e, int mode, int timeout_ms)
 	atomic_store(&e->thread_mode, mode);
 	deserted = mode == THREAD_IN_DEEP && atomic_load(&e->driver) == DRIVER_NONE;
 	if (!deserted && !atomic_load(&e->wake)) {
-		PROBE(engine_sleep, e->cpu, (uint32_t)SLEEPER_STANDBY, timeout_ms);
-		futex_sleep(&e->wake, timeout_ms);
+		PROBE(engine_sleep, e->cpu, (uint32_t)SLEEPER_STANDBY, engine_ms(timeout_ns));
+		futex_sleep(&e->wake, timeout_ns);
 		PROBE(engine_wake, e->cpu, (uint32_t)SLEEPER_STANDBY, 0);
 	}
 	atomic_store(&e->thread_mode, THREAD_RUNNING);
@@ -152,18 +145,18 @@ static bool arm_links(struct engine *e)
 	return quiet;
 }
 
-int engine_prepare_sleep(struct engine *e, int timeout_ms)
+int64_t engine_prepare_sleep(struct engine *e, int64_t timeout_ns)
 {
 	if (!atomic_load(&e->parked) && !atomic_load(&e->n_links) && !atomic_load(&e->n_later))
-		return timeout_ms;
+		return timeout_ns;
 	engine_lock(e);
 	engine_run_later(e);
 	if (atomic_load(&e->parked) && !engine_return_parked(e))
-		timeout_ms = sooner(timeout_ms, PARKED_MS);
+		timeout_ns = engine_sooner(timeout_ns, PARKED_NS);
 	if (!arm_links(e))
-		timeout_ms = 0;
+		timeout_ns = 0;
 	engine_unlock(e);
-	return timeout_ms;
+	return timeout_ns;
 }
 
 /* After a sleep in the set that brought no event. 0, or why there is no set to sleep in. */
@@ -177,19 +170,19 @@ static int look_after_set(struct engine *e)
 	return rc;
 }
 
-static void thread_drive(struct engine *e, int timeout_ms)
+static void thread_drive(struct engine *e, int64_t timeout_ns)
 {
 	struct epoll_event evs[BATCH];
 	int n = 0, rc = 0;
 
-	timeout_ms = engine_prepare_sleep(e, timeout_ms);
+	timeout_ns = engine_prepare_sleep(e, timeout_ns);
 	atomic_store(&e->thread_mode, THREAD_IN_EPOLL);
 	atomic_store(&e->sleeping, 1);
 	if (!atomic_load(&e->wake) && !atomic_load(&e->n_kicks)) {
-		PROBE(engine_sleep, e->cpu, (uint32_t)SLEEPER_THREAD, timeout_ms);
-		n = pollset_wait(&e->set, evs, BATCH, timeout_ms);
+		PROBE(engine_sleep, e->cpu, (uint32_t)SLEEPER_THREAD, engine_ms(timeout_ns));
+		n = pollset_wait_ns(&e->set, evs, BATCH, timeout_ns);
 		PROBE(engine_wake, e->cpu, (uint32_t)SLEEPER_THREAD, n);
-		if (pollset_failed(n) || (n == 0 && timeout_ms < 0))
+		if (pollset_failed(n) || (n == 0 && timeout_ns < 0))
 			atomic_store(&e->lost, true);
 	}
 	atomic_store(&e->sleeping, 0);
@@ -203,7 +196,7 @@ static void thread_drive(struct engine *e, int timeout_ms)
 		rc = look_after_set(e);
 	engine_drop_token(e);
 	if (rc)
-		thread_sleep(e, THREAD_IN_FUTEX, MEND_MS);
+		thread_sleep(e, THREAD_IN_FUTEX, MEND_NS);
 }
 
 /* What the thread remembers while it stands by. */
@@ -219,7 +212,7 @@ struct stand_by {
  * a whole period has lapsed. While it sleeps in a wait, it holds the token: after some quiet we
  * sleep without a limit and it wakes us when it leaves. Callers never look at the clock for this.
  */
-static void thread_stand_by(struct engine *e, int timer_ms, struct stand_by *s)
+static void thread_stand_by(struct engine *e, int64_t timer_ns, struct stand_by *s)
 {
 	uint32_t lease = atomic_load(&e->lease);
 	uint64_t events = atomic_load_explicit(&e->events, memory_order_relaxed);
@@ -238,9 +231,10 @@ static void thread_stand_by(struct engine *e, int timer_ms, struct stand_by *s)
 		s->events_since = now;
 	}
 	if (now - s->events_since > DEEP_AFTER_NS)
-		thread_sleep(e, THREAD_IN_DEEP, timer_ms);
+		thread_sleep(e, THREAD_IN_DEEP, timer_ns);
 	else
-		thread_sleep(e, THREAD_IN_FUTEX, sooner(timer_ms, lease ? LEASE_MS : 5));
+		thread_sleep(e, THREAD_IN_FUTEX,
+			     engine_sooner(timer_ns, lease ? LEASE_NS : STAND_BY_NS));
 }
 
 void *engine_main(void *arg)
@@ -248,7 +242,7 @@ void *engine_main(void *arg)
 	struct engine *e = arg;
 	struct stand_by standing = { .events_since = clock_now() };
 	char name[16];
-	int timer_ms;
+	int64_t timer_ns;
 
 	self = e;
 	umem_guarded = true;
@@ -261,14 +255,14 @@ void *engine_main(void *arg)
 		if (atomic_load(&e->stop))
 			return NULL;
 		engine_lock(e);
-		timer_ms = engine_run_timers(e);
+		timer_ns = engine_run_timers(e);
 		engine_unlock(e);
 		engine_run_notes(e);
 		if (atomic_load(&e->wake))
 			continue;
 		if (atomic_load(&e->lease) == 0 && engine_take_token(e, DRIVER_THREAD))
-			thread_drive(e, timer_ms);
+			thread_drive(e, timer_ns);
 		else
-			thread_stand_by(e, timer_ms, &standing);
+			thread_stand_by(e, timer_ns, &standing);
 	}
 }

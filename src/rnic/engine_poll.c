@@ -72,6 +72,9 @@ static void sweep(struct engine *e)
 
 	if (!pollset_is_open(&e->set))
 		return;
+	/* The thread does that; but who keeps a processor busy may be what it waits for. */
+	if (!TAILQ_EMPTY(&e->timers) && TAILQ_FIRST(&e->timers)->at <= clock_coarse())
+		engine_run_timers(e);
 	n = pollset_wait(&e->set, evs, BATCH, 0);
 	if (pollset_failed(n))
 		engine_mend(e);
@@ -137,11 +140,19 @@ static bool has_later(struct engine *e)
 	return atomic_load_explicit(&e->n_later, memory_order_relaxed);
 }
 
+/* Timers that are due before the thread would look. */
+static void run_near(struct engine *e)
+{
+	if (atomic_load_explicit(&e->near_at, memory_order_relaxed))
+		engine_run_near(e);
+}
+
 /* Under lock, with the token. Who has data is busy, and what can wait may find company yet. */
 static void poll_once(struct engine *e)
 {
 	if (!has_memory(e) || !poll_memory(e))
 		poll_links(e);
+	run_near(e);
 	if (e->idle_polls && has_later(e))
 		engine_run_later(e);
 }
@@ -161,6 +172,7 @@ static void poll_with_memory(struct engine *e)
 		if (token)
 			poll_links(e);
 	}
+	run_near(e);
 	if (has_later(e) && (e->idle_polls || (!token && atomic_load(&e->driver) != DRIVER_NONE)))
 		engine_run_later(e);
 	engine_unlock(e);
@@ -241,17 +253,18 @@ static void give_up_driving(void *engine)
 static int caller_drive(struct engine *e, struct cq *cq, int timeout_ms, int cancel_was)
 {
 	struct epoll_event evs[BATCH];
+	int64_t timeout_ns = timeout_ms < 0 ? -1 : timeout_ms * (int64_t)NSEC_PER_MSEC;
 	int n = 0, err = 0, rc;
 
 	if (spin(e, cq, timeout_ms))
 		return 0;
-	timeout_ms = engine_prepare_sleep(e, timeout_ms);
+	timeout_ns = engine_until_near(e, engine_prepare_sleep(e, timeout_ns));
 	atomic_store(&e->sleeping, 1);
 	if (!cq_has_news(cq) && !atomic_load(&e->n_kicks)) {
 		pthread_cleanup_push(give_up_driving, e);
 		cancel_window_open(cancel_was);
-		PROBE(engine_sleep, e->cpu, (uint32_t)SLEEPER_CALLER, timeout_ms);
-		n = pollset_wait(&e->set, evs, BATCH, timeout_ms);
+		PROBE(engine_sleep, e->cpu, (uint32_t)SLEEPER_CALLER, engine_ms(timeout_ns));
+		n = pollset_wait_ns(&e->set, evs, BATCH, timeout_ns);
 		err = n < 0 ? -errno : 0;
 		PROBE(engine_wake, e->cpu, (uint32_t)SLEEPER_CALLER, n);
 		cancel_window_shut();
@@ -264,6 +277,7 @@ static int caller_drive(struct engine *e, struct cq *cq, int timeout_ms, int can
 	atomic_store(&e->sleeping, 0);
 	engine_lock(e);
 	engine_dispatch(e, evs, n);
+	engine_run_near(e);
 	rc = atomic_load(&e->lost) ? engine_mend(e) : 0;
 	engine_unlock(e);
 	return rc ? rc : err;

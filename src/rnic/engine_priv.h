@@ -4,6 +4,8 @@
 #ifndef FLUE_RNIC_ENGINE_PRIV_H
 #define FLUE_RNIC_ENGINE_PRIV_H
 
+#include <limits.h>
+
 #include "rnic/engine.h"
 
 struct epoll_event;
@@ -45,8 +47,26 @@ void engine_dispatch(struct engine *e, const struct epoll_event *evs, int n);
  */
 bool engine_return_parked(struct engine *e);
 /* Holds the token and is about to sleep: every link must be in the epoll set, or armed. Returns how
- * long to sleep. */
-int engine_prepare_sleep(struct engine *e, int timeout_ms);
+ * long to sleep, in ns; < 0: no limit. */
+int64_t engine_prepare_sleep(struct engine *e, int64_t timeout_ns);
+
+/* The sooner of two times to sleep. */
+static inline int64_t engine_sooner(int64_t a, int64_t b)
+{
+	if (a < 0)
+		return b;
+	if (b < 0)
+		return a;
+	return a < b ? a : b;
+}
+
+/* For probes. */
+static inline int engine_ms(int64_t ns)
+{
+	int64_t ms = ns < 0 ? -1 : (ns + 999999) / 1000000;
+
+	return ms > INT_MAX ? INT_MAX : (int)ms;
+}
 
 /* The thread's main function. */
 void *engine_main(void *arg);
@@ -69,8 +89,12 @@ static inline void engine_drop_token(struct engine *e)
 
 /* Engine's thread, no lock held: runs all notes. */
 void engine_run_notes(struct engine *e);
-/* Under lock: fires what is due; returns ms until the next timer or -1. */
-int engine_run_timers(struct engine *e);
+/* Under lock: fires what is due; returns ns until the next timer or -1. */
+int64_t engine_run_timers(struct engine *e);
+/* The same for a caller, if one that is near is due. */
+void engine_run_near(struct engine *e);
+/* For the caller that is about to sleep: no longer than until the next timer that is near. */
+int64_t engine_until_near(struct engine *e, int64_t timeout_ns);
 /* Under lock: the descriptor that an epoll event names, or NULL when it is gone. */
 struct engine_io *engine_io_of(struct engine *e, uint64_t name);
 

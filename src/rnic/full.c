@@ -85,12 +85,15 @@ static bool is_nothing(struct qp *q, uint32_t wqe)
 
 /* ---- requester: is anybody there? ---- */
 
-uint64_t full_patience_ms(const struct qp *q)
+uint64_t full_patience_ns(const struct qp *q)
 {
 	/* 4.096 us, doubled as often as the code says. */
-	uint64_t once_ns = 4096ull << q->timeout;
+	return (4096ull << q->timeout) * (q->retries + 1u);
+}
 
-	return (once_ns * (q->retries + 1u) + NSEC_PER_MSEC - 1) / NSEC_PER_MSEC;
+uint64_t full_patience_ms(const struct qp *q)
+{
+	return (full_patience_ns(q) + NSEC_PER_MSEC - 1) / NSEC_PER_MSEC;
 }
 
 /* The peer's process may be slow, or stopped: then its host answers for it. */
@@ -176,12 +179,6 @@ void full_go_back(struct qp *q)
 	}
 }
 
-/* The verbs' codes are steps of microseconds, the engine's timers of milliseconds. */
-static uint64_t timer_ms(uint8_t code)
-{
-	return (control_timer_us(code) + 999) / 1000;
-}
-
 static uint32_t hold_back(struct qp *q, const struct control *w)
 {
 	struct full_tx *f = &q->tx.full;
@@ -198,7 +195,7 @@ static uint32_t hold_back(struct qp *q, const struct control *w)
 	f->rnr_tries++;
 	f->paused = f->go_back = true;
 	f->back_to = w->number;
-	engine_timer_arm(q->engine, &q->timer, timer_ms(w->code));
+	engine_timer_arm_ns(q->engine, &q->timer, control_timer_us(w->code) * NSEC_PER_USEC);
 	return WIRE_OK;
 }
 

@@ -62,8 +62,9 @@ void full_look_closed(struct qp *q);
 bool full_closes(struct qp *q);
 
 /* Time-out times retries: so long nobody need be there. Never 0. */
+uint64_t full_patience_ns(const struct qp *q);
 uint64_t full_patience_ms(const struct qp *q);
-/* A request waits for its answer: somebody looks after the peer's host. */
+/* A request waits for its answer: somebody looks after the peer's host. What a link knows of that is in milliseconds. */
 static inline void full_waits(struct qp *q)
 {
 	if (q->timeout && !q->watch.at)

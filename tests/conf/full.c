@@ -6,6 +6,7 @@
 #include "conf/conf.h"
 
 #include <netinet/in.h>
+#include <time.h>
 #include <unistd.h>
 
 #define ACCESS (PAIR_ALL_ACCESS | FLUE_REMOTE_ATOMIC)
@@ -396,6 +397,39 @@ static void sender_gives_up_after_its_own_retries(void **state)
 	}
 }
 
+/* Nanoseconds until six retries were in vain, in the best of some tries. */
+static uint64_t give_up_after(uint32_t code, uint32_t tries)
+{
+	uint64_t best = UINT64_MAX;
+
+	for (uint32_t i = 0; i < tries; i++) {
+		struct pair *p = open_full(0);
+		struct timespec from, to;
+		uint64_t took;
+
+		set_timer(&p->b, code);
+		set_retries(&p->a, 6);
+		clock_gettime(CLOCK_MONOTONIC, &from);
+		assert_ok(pair_send(&p->a, 0, 10, 1, FLUE_SIGNALED));
+		assert_true(pair_expect(p->a.send_cq, 1, FLUE_WC_RECEIVER_NOT_READY));
+		clock_gettime(CLOCK_MONOTONIC, &to);
+		took = (uint64_t)(to.tv_sec - from.tv_sec) * 1000000000u +
+		       (uint64_t)(to.tv_nsec - from.tv_nsec);
+		best = took < best ? took : best;
+		conf_end(p);
+	}
+	return best;
+}
+
+/* Codes of microseconds are not rounded to milliseconds: 0.01 ms against 1.28 ms, six times each. */
+static void sender_comes_again_after_microseconds(void **state)
+{
+	uint64_t slow = give_up_after(14, 1);
+
+	assert_true(slow >= 6 * 1280000);
+	assert_true(give_up_after(1, 10) < slow / 3);
+}
+
 /* Retries are counted for one message: progress begins anew. */
 static void retries_count_from_the_last_progress(void **state)
 {
@@ -620,6 +654,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(immediate_data_of_a_write_wait_for_a_receive),
 		cmocka_unit_test(sender_waits_as_long_as_the_responder_says),
 		cmocka_unit_test(sender_gives_up_after_its_own_retries),
+		cmocka_unit_test(sender_comes_again_after_microseconds),
 		cmocka_unit_test(retries_count_from_the_last_progress),
 		cmocka_unit_test(both_sides_are_not_ready_while_reads_run_both_ways),
 		cmocka_unit_test(error_is_of_one_request),
