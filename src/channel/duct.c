@@ -358,7 +358,7 @@ void duct_heard(struct duct *d)
 	do {
 		n = hear(d, octets, sizeof(octets));
 	} while ((n > 0 || (n < 0 && errno == EINTR)) && ++calls < CALLS);
-	if ((n == 0 || (n < 0 && errno != EAGAIN)) && !d->status)
+	if ((n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) && !d->status)
 		d->status = -EPIPE;
 }
 

@@ -96,11 +96,14 @@ static bool ask_links(struct engine *e)
 	return false;
 }
 
-/* Under lock; needs no token. true: it is not yet time to look at other links. */
-static bool poll_memory(struct engine *e)
+/* Under lock; needs no token. true: it is not yet time to look at other links; *all: at all of them, whatever the last one had. */
+static bool poll_memory(struct engine *e, bool *all)
 {
-	if (ask_links(e))
-		return ++e->polls % SWEEP_ANYWAY;
+	*all = false;
+	if (ask_links(e)) {
+		*all = ++e->polls % SWEEP_ANYWAY == 0;
+		return !*all;
+	}
 	return !e->hot && ++e->idle_polls % SWEEP_EVERY_QUIET;
 }
 
@@ -118,13 +121,13 @@ static void poll_hot(struct engine *e, const struct engine_io *parked)
 }
 
 /* Under lock, with the token. The link resets idle_polls when it had data. */
-static void poll_links(struct engine *e)
+static void poll_links(struct engine *e, bool all)
 {
 	struct engine_io *parked = atomic_load_explicit(&e->parked, memory_order_relaxed);
 
 	if (parked && (parked != e->hot || parked->events != EPOLLIN))
 		engine_return_parked(e);
-	if (time_to_sweep(e) || !e->hot)
+	if (all || time_to_sweep(e) || !e->hot)
 		sweep(e);
 	else
 		poll_hot(e, parked);
@@ -150,8 +153,10 @@ static void run_near(struct engine *e)
 /* Under lock, with the token. Who has data is busy, and what can wait may find company yet. */
 static void poll_once(struct engine *e)
 {
-	if (!has_memory(e) || !poll_memory(e))
-		poll_links(e);
+	bool all = false;
+
+	if (!has_memory(e) || !poll_memory(e, &all))
+		poll_links(e, all);
 	run_near(e);
 	if (e->idle_polls && has_later(e))
 		engine_run_later(e);
@@ -163,14 +168,14 @@ static void poll_once(struct engine *e)
  */
 static void poll_with_memory(struct engine *e)
 {
-	bool token = false;
+	bool token = false, all;
 
 	if (pthread_mutex_trylock(&e->lock) != 0)
 		return;
-	if (!poll_memory(e)) {
+	if (!poll_memory(e, &all)) {
 		token = engine_take_token(e, DRIVER_CALLER);
 		if (token)
-			poll_links(e);
+			poll_links(e, all);
 	}
 	run_near(e);
 	if (has_later(e) && (e->idle_polls || (!token && atomic_load(&e->driver) != DRIVER_NONE)))

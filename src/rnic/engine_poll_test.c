@@ -25,6 +25,7 @@
 #include "rnic/cq.h"
 #include "rnic/engine.h"
 #include "rnic/engine_priv.h"
+#include "rnic/link.h"
 #include "rnic/rnic.h"
 
 /* As in engine_drive.c; a change there is a change of docs/design/engine.md, too. */
@@ -422,6 +423,50 @@ static void engine_poll_finds_other_links_while_one_always_has_data(void **state
 	assert_int_equal(atomic_load(&b.ready), 1);
 	drop_io(&a);
 	drop_io(&b);
+}
+
+/* A link without a descriptor, which has data in some of the polls. */
+struct test_link {
+	struct link base;
+	unsigned asked, every; /* 1: always */
+};
+
+static void ask_test_link(struct link *base)
+{
+	struct test_link *l = container_of(base, struct test_link, base);
+
+	if (l->asked++ % l->every == 0)
+		e->idle_polls = 0;
+}
+
+static bool arm_test_link(struct link *base)
+{
+	return true;
+}
+
+static const struct link_ops test_link_ops = { .poll = ask_test_link, .arm = arm_test_link };
+
+/* Whatever the rhythm in which it has data. */
+static void engine_poll_finds_other_links_while_one_in_memory_has_data(void **state)
+{
+	hold();
+	for (unsigned every = 1; every < 20; every++) {
+		struct test_link l = { .base.ops = &test_link_ops, .every = every };
+		struct test_io io;
+
+		add_io(&io);
+		engine_lock(e);
+		engine_add_link(e, &l.base);
+		engine_unlock(e);
+		for (unsigned i = 0; i < every; i++) {
+			engine_poll(e); /* begin elsewhere in the rhythm */
+			assert_in_range(poll_data(&io), 1, 64);
+		}
+		engine_lock(e);
+		engine_remove_link(e, &l.base);
+		engine_unlock(e);
+		drop_io(&io);
+	}
 }
 
 static void engine_watch_returns_a_parked_link(void **state)
@@ -907,6 +952,7 @@ int main(void)
 		TEST(engine_thread_hears_of_a_parked_link_when_the_lease_is_ended),
 		TEST(engine_poll_returns_a_parked_link_when_another_becomes_busy),
 		TEST(engine_poll_finds_other_links_while_one_always_has_data),
+		TEST(engine_poll_finds_other_links_while_one_in_memory_has_data),
 		TEST(engine_watch_returns_a_parked_link),
 		TEST(engine_forgets_a_parked_link),
 		TEST(engine_thread_serves_a_link_that_cannot_return),
