@@ -11,6 +11,7 @@
 #include "channel/duct.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -526,12 +527,26 @@ static void remove_at(unsigned i)
 	memmove(&waiting[i], &waiting[i + 1], (n_waiting - i) * sizeof(waiting[0]));
 }
 
+/* Those whose makers have gone meanwhile: nobody will ask for them. */
+static void drop_dead(void)
+{
+	for (unsigned i = n_waiting; i--;) {
+		struct pollfd p = { .fd = waiting[i].sock, .events = POLLIN };
+
+		if (sys_poll(&p, 1) != 1 || !(p.revents & POLLHUP))
+			continue;
+		drop(i);
+		remove_at(i);
+	}
+}
+
 static bool take_letter(uint64_t name, pid_t pid, const int *fds, size_t n)
 {
 	struct arrival a = { .name = name, .pid = pid };
 
 	if (n != 2 || !robust_take(&lock))
 		return false;
+	drop_dead();
 	a.memory = own_move(fds[0]);
 	a.sock = own_move(fds[1]);
 	if (a.memory < 0 || a.sock < 0) {

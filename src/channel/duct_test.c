@@ -74,6 +74,18 @@ static bool is_rung(struct duct *d)
 	return poll(&p, 1, 0) == 1;
 }
 
+static unsigned count_fds(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	unsigned n = 0;
+
+	assert_non_null(dir);
+	while (readdir(dir))
+		n++;
+	closedir(dir);
+	return n;
+}
+
 static void records_come_as_they_were_sent(void **state)
 {
 	size_t n;
@@ -226,6 +238,26 @@ static void child_has_nothing_of_it(void **state)
 	assert_int_equal(duct_status(b), 0);
 }
 
+/* Letters of processes that ended before they were answered. */
+static void ducts_of_the_dead_are_not_kept(void **state)
+{
+	unsigned before = count_fds();
+	struct duct *d;
+
+	for (uint64_t name = 1000; name < 1010; name++) {
+		assert_int_equal(duct_call(mailbox_name(), getpid(), name, &d), 0);
+		mailbox_empty();
+		duct_close(d);
+	}
+	assert_true(count_fds() <= before + 2); /* of the last one */
+	assert_int_equal(duct_call(mailbox_name(), getpid(), 1010, &d), 0);
+	duct_close(a);
+	duct_close(b);
+	a = d;
+	assert_int_equal(duct_answer(getpid(), 1010, &b), 0);
+	assert_int_equal(count_fds(), before);
+}
+
 /* ---- beside the records ---- */
 
 static void words_are_seen_by_the_other_side(void **state)
@@ -236,18 +268,6 @@ static void words_are_seen_by_the_other_side(void **state)
 	assert_true(*duct_peer_word(b) == 0x1122334455667788);
 	assert_int_equal(*duct_peer_word(a), 5);
 	assert_int_equal(*duct_own_word(b), 5);
-}
-
-static unsigned count_fds(void)
-{
-	DIR *dir = opendir("/proc/self/fd");
-	unsigned n = 0;
-
-	assert_non_null(dir);
-	while (readdir(dir))
-		n++;
-	closedir(dir);
-	return n;
 }
 
 static void descriptor_is_passed_once(void **state)
@@ -351,6 +371,7 @@ int main(void)
 		TEST(record_that_cannot_be_ends_it),
 		TEST(nobody_there),
 		TEST(child_has_nothing_of_it),
+		TEST(ducts_of_the_dead_are_not_kept),
 		TEST(words_are_seen_by_the_other_side),
 		TEST(descriptor_is_passed_once),
 		TEST(descriptor_that_nobody_asked_for_is_closed_with_the_duct),
