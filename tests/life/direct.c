@@ -23,14 +23,6 @@
 
 #define HALF (TWO_MEMORY / 2)
 
-static void skip_under_tsan(void)
-{
-	const char *build = getenv("FLUE_TEST_BUILD");
-
-	if (build && !strcmp(build, "tsan"))
-		skip(); /* it has no place for a page at a random address, so nothing is shown */
-}
-
 /* ---- a target that is stopped ---- */
 
 struct part {
@@ -120,7 +112,6 @@ static void asker_of_a_stopped_target(struct two *t)
 
 static void stopped_target_is_written_and_read(void **state)
 {
-	skip_under_tsan();
 	assert_true(two_run(target_is_written, asker_of_a_stopped_target));
 }
 
@@ -163,7 +154,6 @@ static void asker_of_a_later_region(struct two *t)
 
 static void region_that_is_registered_later_is_reached_as_well(void **state)
 {
-	skip_under_tsan();
 	assert_true(two_run(target_registers_later, asker_of_a_later_region));
 }
 
@@ -302,12 +292,10 @@ static void target_with_the_other(struct two *t)
 
 static void ask_the_other(struct two *t, bool direct)
 {
-	const char *build = getenv("FLUE_TEST_BUILD");
-
 	two_hear(t, 'o');
 	two_open(t);
 	two_connect(t);
-	MUST(two_is_direct(t, direct) == direct || (build && !strcmp(build, "tsan")));
+	MUST(two_is_direct(t, direct) == direct);
 	ask_all(t);
 	two_say(t, 'w');
 	two_hear(t, 'y');
