@@ -136,7 +136,8 @@ static void claim_is_refused_for_a_bad_key(void **state)
 	assert_false(WITH(r.stag ^= 1));
 	assert_false(WITH(r.stag = slot_name(&t.slots, SHOWN_REGIONS) << 8 | 1));
 	assert_false(WITH(r.stag = slot_name(&t.slots, 0xffffff) << 8 | 1));
-	assert_int_equal(mem_modify(&t, region, &pd, &attr), 0);
+	assert_int_equal(
+		mem_modify(&t, region, FLUE_MR_RANGE | FLUE_MR_PD | FLUE_MR_ACCESS, &pd, &attr), 0);
 	assert_false(WITH(r.stag = old));
 	assert_true(takes(range()));
 	assert_int_equal(mem_destroy(&t, region), 0);
@@ -151,7 +152,9 @@ static void claim_is_refused_when_it_is_somebody_elses(void **state)
 	foreign = shown_open_gate(shown, CIRCUIT, &other_pd, QPN, 0);
 	assert_int_not_equal(foreign, 0);
 	assert_false(WITH(r.gate = foreign));
-	assert_int_equal(mem_modify(&t, region, &other_pd, &attr), 0);
+	assert_int_equal(mem_modify(&t, region, FLUE_MR_RANGE | FLUE_MR_PD | FLUE_MR_ACCESS,
+				    &other_pd, &attr),
+			 0);
 	assert_true(WITH(r.gate = foreign));
 	assert_false(takes(range()));
 }
@@ -164,7 +167,8 @@ static void window_is_for_one_queue_pair(void **state)
 	struct mem_attr attr = { bytes, 1000, 4096, ALL | FLUE_BIND_WINDOW, false };
 	struct mem *w;
 
-	assert_int_equal(mem_modify(&t, region, &pd, &attr), 0);
+	assert_int_equal(
+		mem_modify(&t, region, FLUE_MR_RANGE | FLUE_MR_PD | FLUE_MR_ACCESS, &pd, &attr), 0);
 	reg.lkey = region->stag;
 	assert_int_equal(mem_window(&t, &pd, &w), 0);
 	assert_int_equal(mem_bind(&t, w->stag, &pd, QPN, &reg), 0);
@@ -184,7 +188,8 @@ static void claim_is_refused_without_the_right(void **state)
 	assert_true(WITH(r.access = FLUE_REMOTE_READ));
 	shown_shut_gate(shown, gate);
 	shown_reopen_gate(shown, gate, CIRCUIT, 0);
-	assert_int_equal(mem_modify(&t, region, &pd, &attr), 0);
+	assert_int_equal(
+		mem_modify(&t, region, FLUE_MR_RANGE | FLUE_MR_PD | FLUE_MR_ACCESS, &pd, &attr), 0);
 	assert_false(takes(range()));
 	assert_false(WITH(r.access = FLUE_REMOTE_READ | FLUE_REMOTE_WRITE));
 	assert_true(WITH(r.access = FLUE_REMOTE_READ));
