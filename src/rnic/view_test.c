@@ -170,7 +170,7 @@ static void window_is_for_one_queue_pair(void **state)
 	assert_int_equal(
 		mem_modify(&t, region, FLUE_MR_RANGE | FLUE_MR_PD | FLUE_MR_ACCESS, &pd, &attr), 0);
 	reg.lkey = region->stag;
-	assert_int_equal(mem_window(&t, &pd, &w), 0);
+	assert_int_equal(mem_window(&t, &pd, FLUE_MW_2B, &w), 0);
 	assert_int_equal(mem_bind(&t, w->stag, &pd, QPN, &reg), 0);
 	assert_true(WITH(r.stag = w->stag; r.length = 100));
 	assert_false(WITH(r.stag = w->stag; r.length = 101));
