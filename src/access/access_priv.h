@@ -391,10 +391,10 @@ struct acc_qp {
 	pthread_cond_t changed;
 	enum acc_phase phase;
 	bool defer, async;
-	bool waited;   /* a blocked caller takes the outcome of the set-up */
-	bool last_due; /* LAST_RECEIVE may come */
-	int outcome;   /* for the blocked caller */
-	uint32_t ends; /* set-ups and connections that ended, and how the last one did: */
+	_Atomic uint32_t waited; /* a blocked caller takes the outcome of the set-up */
+	bool last_due;           /* LAST_RECEIVE may come */
+	int outcome;             /* for the blocked caller */
+	uint32_t ends;           /* set-ups and connections that ended, and how the last one did: */
 	struct flue_event end;
 	/* The peer's, which nearly always is none: room for the most there can be during a set-up, then for what came. */
 	uint8_t *private_data;
@@ -475,7 +475,7 @@ struct acc_listener {
 	pthread_mutex_t lock;
 	pthread_cond_t arrived;
 	struct acc_requests queue;
-	uint32_t queued;
+	_Atomic uint32_t queued;
 	struct acc_source source;
 	struct acc_slot slot;
 };

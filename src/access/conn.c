@@ -354,13 +354,18 @@ int acc_conn_begin(struct acc_qp *qp, const struct flue_conn_attr *attr, const v
 /* The blocked caller's part: the outcome, or -ETIMEDOUT when the provider is late. */
 static int await_outcome(struct acc_qp *qp, int timeout_ms)
 {
+	struct prov_await drive = { .word = &qp->waited,
+				    .value = true,
+				    .timeout_ms = timeout_ms,
+				    .cancel_was = PTHREAD_CANCEL_DISABLE };
 	struct timespec store;
-	const struct timespec *at;
+	const struct timespec *at = acc_deadline(&store, timeout_ms);
 	bool late;
 	int rc;
 
+	/* Nobody else need be woken for it. What a provider does not do itself is waited for below. */
+	qp->ops->await_qp(qp->prov, &drive);
 	pthread_mutex_lock(&qp->lock);
-	at = acc_deadline(&store, timeout_ms);
 	while (qp->waited && acc_wait_until(&qp->changed, &qp->lock, at))
 		;
 	late = qp->waited;

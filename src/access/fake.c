@@ -487,6 +487,21 @@ static int f_destroy_listener(struct prov_listener *l, struct prov_op *op)
 	return drop(fake.rc.destroy_listener, l, op);
 }
 
+/* Nobody waits here: the tests say when what is told. */
+static int f_await_qp(struct prov_qp *qp, const struct prov_await *w)
+{
+	(void)qp;
+	(void)w;
+	return -EOPNOTSUPP;
+}
+
+static int f_await_listener(struct prov_listener *l, const struct prov_await *w)
+{
+	(void)l;
+	(void)w;
+	return -EOPNOTSUPP;
+}
+
 static int f_accept(struct prov_request *req, struct prov_qp *qp, const struct flue_conn_attr *attr)
 {
 	fake.accepts++;
@@ -611,6 +626,8 @@ static const struct prov_ops fake_provider = {
 	.abort = f_abort,
 	.listen = f_listen,
 	.destroy_listener = f_destroy_listener,
+	.await_qp = f_await_qp,
+	.await_listener = f_await_listener,
 	.accept = f_accept,
 	.reject = f_reject,
 	.adopt_stream = f_adopt_stream,

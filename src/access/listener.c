@@ -159,14 +159,19 @@ static struct flue_conn_request *listener_get_request(struct flue_listener *pub,
 	CANCEL_HELD;
 	struct acc_listener *l = to_listener(pub);
 	struct acc_request *req = NULL;
+	struct prov_await drive = { .word = &l->queued,
+				    .timeout_ms = timeout_ms,
+				    .cancel_was = cancel_was };
 	struct timespec store;
 	const struct timespec *at;
 	int rc = acc_usable(adapter_of(l));
 
 	if (rc)
 		return acc_null(rc);
-	pthread_mutex_lock(&l->lock);
 	at = acc_deadline(&store, timeout_ms);
+	if (timeout_ms && !l->source.fn)
+		l->ops->await_listener(l->prov, &drive);
+	pthread_mutex_lock(&l->lock);
 	while (!rc && !l->queued) {
 		if (!timeout_ms)
 			rc = -EAGAIN;

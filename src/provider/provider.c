@@ -110,6 +110,8 @@ int provider_register(const struct prov_ops *ops)
 	X(abort)                  \
 	X(listen)                 \
 	X(destroy_listener)       \
+	X(await_qp)               \
+	X(await_listener)         \
 	X(accept)                 \
 	X(reject)                 \
 	X(adopt_stream)           \

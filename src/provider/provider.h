@@ -159,6 +159,14 @@ struct prov_open_attr {
 	uint32_t links; /* enum flue_link, never 0 */
 };
 
+/* See prov_ops.await_qp. */
+struct prov_await {
+	const _Atomic uint32_t *word;
+	uint32_t value;
+	int timeout_ms; /* < 0: no limit */
+	int cancel_was; /* base/cancel.h */
+};
+
 struct prov_ops {
 	size_t size;
 	const char *name, *description;
@@ -280,6 +288,14 @@ struct prov_ops {
 		      struct sockaddr_storage *bound, struct prov_listener **out);
 	/* Stops new requests; those handed up before stay valid. */
 	int (*destroy_listener)(struct prov_listener *l, struct prov_op *op);
+	/*
+	 * A thread that waits for the outcome of a set-up, or for a request, may make the progress it waits for: until
+	 * *w->word is not w->value any more, which the up-call for it changes. That up-call may come on this
+	 * very thread, so it must call no function of the program's. 0, -ETIMEDOUT; -EOPNOTSUPP: wait otherwise.
+	 * The thread may be cancelled while it sleeps, if w->cancel_was allows it; it then keeps nothing.
+	 */
+	int (*await_qp)(struct prov_qp *qp, const struct prov_await *w);
+	int (*await_listener)(struct prov_listener *l, const struct prov_await *w);
 	/* Uses up the request, also on failure. The outcome is an up-call on the QP if 0. */
 	int (*accept)(struct prov_request *req, struct prov_qp *qp,
 		      const struct flue_conn_attr *attr);

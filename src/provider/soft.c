@@ -544,6 +544,28 @@ static int soft_destroy_listener(struct prov_listener *l, struct prov_op *op)
 	return 0;
 }
 
+static struct engine_await await_of(const struct prov_await *w)
+{
+	return (struct engine_await) { .word = w->word,
+				       .value = w->value,
+				       .timeout_ms = w->timeout_ms,
+				       .cancel_was = w->cancel_was };
+}
+
+static int soft_await_qp(struct prov_qp *qp, const struct prov_await *w)
+{
+	struct engine_await to = await_of(w);
+
+	return qp_await_news(to_qp(qp), &to);
+}
+
+static int soft_await_listener(struct prov_listener *l, const struct prov_await *w)
+{
+	struct engine_await to = await_of(w);
+
+	return listener_await(to_listener(l), &to);
+}
+
 static int soft_accept(struct prov_request *req, struct prov_qp *qp,
 		       const struct flue_conn_attr *attr)
 {
@@ -654,6 +676,8 @@ const struct prov_ops soft_provider = {
 	.abort = soft_abort,
 	.listen = soft_listen,
 	.destroy_listener = soft_destroy_listener,
+	.await_qp = soft_await_qp,
+	.await_listener = soft_await_listener,
 	.accept = soft_accept,
 	.reject = soft_reject,
 	.adopt_stream = soft_adopt_stream,

@@ -157,7 +157,7 @@ void bringup_outcome(struct qp *q, uint32_t type, int err, bool reached)
 /* ---- being called ---- */
 
 /* c is whom the program named. Its port says nothing. */
-static bool is_expected(const struct qp *q, const struct cep *c)
+static bool is_expected(const struct qp *q, struct cep *c)
 {
 	const struct bringup *b = q->bringup;
 	struct rnic_request_info info;

@@ -94,10 +94,16 @@ void cep_free(struct cep *c)
 /* Nobody dials again from here on: these are the connection's own. */
 static void keep_addresses(struct cep *c)
 {
-	c->local_len = c->remote_len = sizeof(c->local);
+	if (c->addressed)
+		return;
+	c->addressed = true;
+	c->local_len = sizeof(c->local);
 	memset(&c->local, 0, sizeof(c->local));
-	memset(&c->remote, 0, sizeof(c->remote));
 	getsockname(c->io.fd, (struct sockaddr *)&c->local, &c->local_len);
+	if (c->remote_len && !c->initiator)
+		return; /* who called is known since then */
+	c->remote_len = sizeof(c->remote);
+	memset(&c->remote, 0, sizeof(c->remote));
 	getpeername(c->io.fd, (struct sockaddr *)&c->remote, &c->remote_len);
 }
 
@@ -135,15 +141,14 @@ void cep_tell_up(struct cep *c, uint32_t type, int err)
 	engine_tell(q->engine, &q->note_up);
 }
 
-void cep_describe(const struct cep *c, struct rnic_request_info *info)
+void cep_describe(struct cep *c, struct rnic_request_info *info)
 {
 	bool enhanced = c->req.flags & MPA_FLAG_ENHANCED;
-	socklen_t len = sizeof(info->local);
 
+	keep_addresses(c);
 	memset(info, 0, sizeof(*info));
-	getsockname(c->io.fd, (struct sockaddr *)&info->local, &len);
-	len = sizeof(info->peer);
-	getpeername(c->io.fd, (struct sockaddr *)&info->peer, &len);
+	info->local = c->local;
+	info->peer = c->remote;
 	info->private_data = c->req.data;
 	info->private_len = c->req.data_len;
 	info->peer_ird = enhanced ? c->req.ird : UINT32_MAX;
@@ -178,7 +183,7 @@ static int enter_local(struct cep *c, const struct qp_start *start)
 
 static int enter_rdma(struct cep *c)
 {
-	struct link_tcp_attr attr = { .fd = c->io.fd,
+	struct link_tcp_attr attr = { .io = &c->io,
 				      .terms = &c->terms,
 				      .fpdu_max = c->fpdu_max,
 				      .early = c->early ? c->early + c->early_at : NULL,
@@ -192,18 +197,16 @@ static int enter_rdma(struct cep *c)
 	int rc;
 
 	keep_addresses(c);
-	engine_forget(c->engine, &c->io);
-	if (c->in_memory)
+	if (c->in_memory) {
+		engine_forget(c->engine, &c->io);
 		return enter_local(c, &start);
+	}
 	rc = link_tcp_create(c->qp, &attr, &link);
 	if (rc)
 		return rc;
-	c->io.fd = -1;
 	rc = qp_establish(c->qp, &start, link);
-	if (rc) {
-		link_tcp_return(link);
-		c->io.fd = attr.fd;
-	}
+	if (rc)
+		link_tcp_return(link, &c->io);
 	return rc;
 }
 

@@ -47,6 +47,7 @@ struct cep {
 	uint32_t deny; /* see struct cep_adopt */
 	struct sockaddr_storage local, remote;
 	socklen_t local_len, remote_len;
+	bool addressed; /* ... which are the connection's own */
 	struct mpa_policy policy;
 	struct mpa_frame req, rep;
 	struct mpa_terms terms;
@@ -94,7 +95,7 @@ static inline uint32_t cep_called(const struct cep *c)
 	return c->req.identity.peer_qpn;
 }
 /* What the request said; private data stays valid until it is answered. */
-void cep_describe(const struct cep *c, struct rnic_request_info *info);
+void cep_describe(struct cep *c, struct rnic_request_info *info);
 /* A new inbound connection; takes fd. -ENOMEM, -errno: fd is closed. */
 int cep_incoming(struct listener *l, int fd, const struct sockaddr_storage *peer);
 /* The user gives up; the failure is told. */

@@ -40,10 +40,10 @@ static int keep_early(struct cep *c, const struct cep_adopt *a)
 }
 
 /* The descriptor is the program's until nothing can fail any more without being told. */
-static int prepare_adopted(struct cep *c, const struct cep_adopt *a,
+static int prepare_adopted(struct cep *c, struct qp *q, const struct cep_adopt *a,
 			   const struct flue_conn_attr *attr)
 {
-	int rc;
+	int rc = qp_expect_news(q);
 
 	c->adopted = true;
 	c->initiator = a->initiator;
@@ -51,8 +51,9 @@ static int prepare_adopted(struct cep *c, const struct cep_adopt *a,
 	cep_set_policy(c, attr);
 	c->fallback = false; /* there is no address to try again */
 	c->deadline = clock_now() + c->timeout_ms * NSEC_PER_MSEC;
-	rc = cep_take_private(c, attr->private_data, attr->private_len,
-			      a->initiator && c->policy.rev == 2);
+	if (rc == 0)
+		rc = cep_take_private(c, attr->private_data, attr->private_len,
+				      a->initiator && c->policy.rev == 2);
 	if (rc == 0)
 		rc = keep_early(c, a);
 	if (rc == 0 && a->raw)
@@ -84,9 +85,7 @@ static int begin_adopted(struct qp *q, const struct cep_adopt *a, const struct f
 	if (!c)
 		return -ENOMEM;
 	fd = fd_copy(a->fd);
-	rc = prepare_adopted(c, a, attr);
-	if (rc == 0)
-		rc = qp_expect_news(q);
+	rc = prepare_adopted(c, q, a, attr);
 	if (rc == 0) {
 		engine_io_take(&c->io, fd < 0 ? a->fd : fd);
 		rc = engine_watch(c->engine, &c->io, EPOLLIN);

@@ -101,6 +101,8 @@ int cep_incoming(struct listener *l, int fd, const struct sockaddr_storage *peer
 	engine_io_take(&c->io, fd);
 	c->timeout_ms = (uint32_t)l->request_timeout_ms;
 	c->full = l->full;
+	c->remote = *peer;
+	c->remote_len = sizeof(c->remote);
 	listener_add(l, c, peer);
 	rc = engine_watch(c->engine, &c->io, EPOLLIN);
 	if (rc) {

@@ -28,7 +28,7 @@ static int dial(struct cep *c)
 		   errno != EINPROGRESS) {
 		rc = -errno;
 	} else {
-		rc = engine_watch(c->engine, &c->io, EPOLLOUT);
+		rc = 0;
 	}
 	if (rc)
 		cep_close_stream(c);
@@ -37,11 +37,21 @@ static int dial(struct cep *c)
 
 int cep_redial(struct cep *c)
 {
+	int rc;
+
 	cep_close_stream(c);
 	c->policy.rev = 1;
 	c->policy.p2p = false;
 	c->fallback = false;
-	return dial(c);
+	rc = dial(c);
+	return rc ? rc : engine_watch(c->engine, &c->io, EPOLLOUT);
+}
+
+static void dialled(struct cep *c, int err)
+{
+	c->err = err;
+	c->reached = !err;
+	cep_apply(c, err ? MPA_EV_LOST : MPA_EV_TCP_UP);
 }
 
 void cep_dial_ready(struct cep *c)
@@ -51,9 +61,22 @@ void cep_dial_ready(struct cep *c)
 
 	if (getsockopt(c->io.fd, SOL_SOCKET, SO_ERROR, &err, &len) < 0)
 		err = errno;
-	c->err = err;
-	c->reached = !err;
-	cep_apply(c, err ? MPA_EV_LOST : MPA_EV_TCP_UP);
+	dialled(c, err);
+}
+
+/* To a peer on this host we are connected by now, which the second call says; else epoll tells. */
+static void look_dialled(struct cep *c)
+{
+	int err = 0;
+
+	if (connect(c->io.fd, (struct sockaddr *)&c->remote, c->remote_len) < 0)
+		err = errno;
+	if (err == EALREADY || err == EINPROGRESS || err == EINTR) {
+		err = -engine_watch(c->engine, &c->io, EPOLLOUT);
+		if (!err)
+			return;
+	}
+	dialled(c, err == EISCONN ? 0 : err);
 }
 
 int cep_dial(struct qp *q, const struct flue_conn_attr *a)
@@ -88,6 +111,7 @@ int cep_dial(struct qp *q, const struct flue_conn_attr *a)
 	c->qp = q;
 	q->cep = c;
 	cep_apply(c, MPA_EV_DIAL);
+	look_dialled(c);
 	return 0;
 }
 

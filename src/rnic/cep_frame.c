@@ -256,20 +256,27 @@ static void got_request(struct cep *c)
 	cep_apply(c, MPA_EV_RX_REQUEST);
 }
 
+static void got_frame(struct cep *c)
+{
+	if (c->initiator)
+		got_reply(c);
+	else if (c->adopted)
+		got_awaited_request(c);
+	else
+		got_request(c);
+}
+
 void cep_frame_ready(struct cep *c)
 {
 	int rc = read_frame(c, c->initiator ? &c->rep : &c->req);
 
 	if (rc == -EAGAIN)
 		return;
-	engine_forget(c->engine, &c->io);
+	/* Who goes on at once goes on with the same descriptor. */
+	if (rc || !c->initiator || c->defer)
+		engine_forget(c->engine, &c->io);
 	if (rc == 0) {
-		if (c->initiator)
-			got_reply(c);
-		else if (c->adopted)
-			got_awaited_request(c);
-		else
-			got_request(c);
+		got_frame(c);
 		return;
 	}
 	c->err = c->full && c->initiator && rc == -EPROTO ? EPROTONOSUPPORT : -rc;

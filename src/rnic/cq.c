@@ -74,6 +74,15 @@ int cq_roam(struct cq *cq)
 	return 0;
 }
 
+/* Under lock, or known to nobody else. */
+static void disarm(struct cq *cq)
+{
+	if (cq->armed == CQ_NOT_ARMED)
+		return;
+	cq->armed = CQ_NOT_ARMED;
+	atomic_fetch_sub(&cq->rnic->n_armed, 1);
+}
+
 void cq_destroy(struct cq *cq)
 {
 	pthread_mutex_lock(&cq->rnic->lists);
@@ -83,6 +92,7 @@ void cq_destroy(struct cq *cq)
 	engine_untell(cq->engine, &cq->error);
 	for (uint32_t i = 0; cq->tellers && i < cq->rnic->n_engines; i++)
 		engine_untell(&cq->rnic->engines[i], &cq->tellers[i].note);
+	disarm(cq);
 	free(cq->tellers);
 	free(cq->ring);
 	free(cq);
@@ -206,6 +216,8 @@ int cq_arm(struct cq *cq, uint32_t kind)
 	if (rc)
 		return rc;
 	lock_take(&cq->lock);
+	if (cq->armed == CQ_NOT_ARMED)
+		atomic_fetch_add(&cq->rnic->n_armed, 1);
 	if (cq->armed < want)
 		cq->armed = want;
 	waiting = atomic_load(&cq->count) != 0;
@@ -284,7 +296,7 @@ bool cq_push_by(struct cq *cq, struct engine *by, const struct cqe *e, bool soli
 	fire = cq->armed == CQ_ARMED_NEXT || (cq->armed == CQ_ARMED_SOLICITED && solicited) ||
 	       (!room && cq->armed);
 	if (fire)
-		cq->armed = CQ_NOT_ARMED;
+		disarm(cq);
 	if (!room && !cq->lost) {
 		cq->lost = true;
 		atomic_store(&cq->overflowed, true);
@@ -346,5 +358,5 @@ void cq_fork_child(struct cq *cq)
 {
 	lock_init(&cq->lock);
 	atomic_store(&cq->waiters, 0);
-	cq->armed = CQ_NOT_ARMED;
+	disarm(cq);
 }

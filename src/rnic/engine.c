@@ -49,6 +49,7 @@ int engine_init(struct engine *e, int cpu, uint32_t index)
 	e->index = index;
 	e->serial = atomic_fetch_add(&engines, 1);
 	e->may_run = engine_home(e);
+	atomic_store(&e->back_at, UINT64_MAX);
 	e->scratch = malloc(ENGINE_SCRATCH);
 	if (!e->scratch)
 		return -ENOMEM;
@@ -304,7 +305,8 @@ void engine_timer_arm_ns(struct engine *e, struct engine_timer *t, uint64_t dela
 	/* Also on the engine's own thread: a note or a kick may arm it after the thread looked. */
 	if (TAILQ_FIRST(&e->timers) == t) {
 		note_near(e, now);
-		engine_wake(e);
+		if (t->at < atomic_load(&e->back_at))
+			engine_wake(e);
 	}
 }
 
@@ -356,16 +358,19 @@ int64_t engine_run_timers(struct engine *e)
 
 void engine_tell(struct engine *e, struct engine_note *n)
 {
-	bool fresh;
+	bool fresh, awaited;
 
 	pthread_mutex_lock(&e->work_lock);
 	fresh = !n->queued;
 	if (fresh)
 		TAILQ_INSERT_TAIL(&e->notes, n, order);
 	n->queued = true;
+	awaited = n->awaited;
 	pthread_mutex_unlock(&e->work_lock);
 	/* Also on the engine's own thread: it may be about to sleep, and run a kick before. */
-	if (fresh)
+	if (fresh && awaited)
+		engine_news(e);
+	else if (fresh)
 		engine_wake(e);
 }
 
@@ -375,7 +380,7 @@ void engine_untell(struct engine *e, struct engine_note *n)
 	if (n->queued)
 		TAILQ_REMOVE(&e->notes, n, order);
 	n->queued = false;
-	while (e->running == n && !engine_is_self(e)) {
+	while ((e->running == n || n->helped) && !engine_is_self(e)) {
 		atomic_fetch_add(&e->waiters, 1);
 		pthread_cond_wait(&e->work_cond, &e->work_lock);
 		atomic_fetch_sub(&e->waiters, 1);
@@ -383,17 +388,33 @@ void engine_untell(struct engine *e, struct engine_note *n)
 	pthread_mutex_unlock(&e->work_lock);
 }
 
+/* Under work_lock. What comes behind the note that a caller runs must not overtake it. */
+static void await_helpers(struct engine *e)
+{
+	while (e->helpers) {
+		atomic_fetch_add(&e->waiters, 1);
+		pthread_cond_wait(&e->work_cond, &e->work_lock);
+		atomic_fetch_sub(&e->waiters, 1);
+	}
+}
+
 void engine_run_notes(struct engine *e)
 {
 	struct engine_note *n;
 
 	pthread_mutex_lock(&e->work_lock);
-	while ((n = TAILQ_FIRST(&e->notes))) {
+	for (;;) {
+		await_helpers(e);
+		n = TAILQ_FIRST(&e->notes);
+		if (!n)
+			break;
 		TAILQ_REMOVE(&e->notes, n, order);
 		n->queued = false;
 		e->running = n;
 		pthread_mutex_unlock(&e->work_lock);
 		n->run(n);
+		if (atomic_load(&e->awaiting))
+			engine_news(e);
 		pthread_mutex_lock(&e->work_lock);
 		e->running = NULL;
 		if (atomic_load(&e->waiters))
@@ -476,6 +497,9 @@ void engine_fork_child(struct engine *e)
 	atomic_store(&e->lost, false);
 	e->has_thread = false;
 	e->running = NULL;
+	e->helpers = 0;
+	atomic_store(&e->awaiting, 0);
+	atomic_store(&e->back_at, UINT64_MAX);
 	atomic_store(&e->n_kicks, 0);
 	atomic_store(&e->n_later, 0);
 	atomic_store(&e->driver, DRIVER_NONE);

@@ -61,6 +61,8 @@ struct engine_timer {
 struct engine_note {
 	void (*run)(struct engine_note *n);
 	bool queued;
+	bool helped;      /* by a caller that runs it now, see engine_await() */
+	uint16_t awaited; /* by so many callers */
 	TAILQ_ENTRY(engine_note) order;
 };
 
@@ -140,16 +142,20 @@ struct engine {
 	pthread_cond_t work_cond; /* a note finished; the driver token is free; a CQ has news */
 	struct engine_notes notes;
 	struct engine_note *running; /* by the engine's thread, now */
+	uint32_t helpers;            /* callers that run a note; the thread runs none then */
 	struct engine_kicks kicks;
 	_Atomic uint32_t n_kicks;
 
 	/* waking and leases: atomics, see engine.c */
-	atomic_int driver;       /* enum engine_driver */
-	atomic_int sleeping;     /* the driver is, or is about to be, in epoll_wait */
-	atomic_int waiters;      /* threads in work_cond for the token or for CQ news */
-	_Atomic uint32_t lease;  /* 0: none; else changed by every poll and wait */
-	_Atomic uint32_t wake;   /* futex: the thread must look around */
-	atomic_int thread_mode;  /* enum thread_mode: how to reach the thread */
+	atomic_int driver;      /* enum engine_driver */
+	atomic_int sleeping;    /* the driver is, or is about to be, in epoll_wait */
+	atomic_int waiters;     /* threads in work_cond for the token or for CQ news */
+	atomic_int awaiting;    /* threads in engine_await() */
+	_Atomic uint32_t lease; /* 0: none; else changed by every poll and wait */
+	_Atomic uint32_t wake;  /* futex: the thread must look around */
+	atomic_int thread_mode; /* enum thread_mode: how to reach the thread */
+	_Atomic uint64_t
+		back_at; /* when the sleeping thread looks for timers by itself; else never */
 	_Atomic uint64_t events; /* ready events handled, for tests and balancing */
 };
 
@@ -172,6 +178,8 @@ int engine_start(struct engine *e);
  * that it may run on any of the adapter's: the scheduler knows better where it is cheap.
  */
 void engine_bind(struct engine *e);
+/* Under lock: the descriptor of `from` is that of `to`, and watched as it was. */
+void engine_io_move(struct engine *e, struct engine_io *from, struct engine_io *to);
 /* `fd`, a socket, is ours from now on. */
 void engine_io_take(struct engine_io *io, int fd);
 /* Is it still the same one? */
@@ -223,6 +231,20 @@ void engine_poll(struct engine *e);
 /* Drive until `cq` has news or the time is over. 0, -ETIMEDOUT, -EINTR. No lock held. `cancel_was`: of the
  * caller, for the sleep; see base/cancel.h. */
 int engine_wait(struct engine *e, struct cq *cq, int timeout_ms, int cancel_was);
+
+/* As long as *word is `value`, which what the note tells changes. */
+struct engine_await {
+	const _Atomic uint32_t *word;
+	uint32_t value;
+	int timeout_ms; /* < 0: no limit */
+	int cancel_was; /* of the caller, for the sleep; see base/cancel.h */
+};
+
+/*
+ * Drive until `n` was told and run, by this thread or another, and *w->word has changed. Running it must not call the
+ * program. 0, -ETIMEDOUT; -EOPNOTSUPP: it is the engine's own thread. No lock held; the engine was started.
+ */
+int engine_await(struct engine *e, struct engine_note *n, const struct engine_await *w);
 void engine_end_lease(struct engine *e);
 /* A CQ with waiting threads got a completion. Any lock may be held. */
 void engine_news(struct engine *e);

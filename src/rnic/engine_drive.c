@@ -100,11 +100,22 @@ void engine_dispatch(struct engine *e, const struct epoll_event *evs, int n)
 
 /* ---- the engine's own thread ---- */
 
+/* The thread is about to sleep, so long at most: timers that are due later need not wake it. */
+static void expect_thread(struct engine *e, int64_t timeout_ns)
+{
+	uint64_t back = UINT64_MAX;
+
+	if (timeout_ns >= 0)
+		back = clock_now() + (uint64_t)timeout_ns;
+	atomic_store(&e->back_at, back);
+}
+
 static void thread_sleep(struct engine *e, int mode, int64_t timeout_ns)
 {
 	/* A caller that stopped driving before it could see this wakes nobody: look for that, too. */
 	bool deserted;
 
+	expect_thread(e, timeout_ns);
 	atomic_store(&e->thread_mode, mode);
 	deserted = mode == THREAD_IN_DEEP && atomic_load(&e->driver) == DRIVER_NONE;
 	if (!deserted && !atomic_load(&e->wake)) {
@@ -113,6 +124,7 @@ static void thread_sleep(struct engine *e, int mode, int64_t timeout_ns)
 		PROBE(engine_wake, e->cpu, (uint32_t)SLEEPER_STANDBY, 0);
 	}
 	atomic_store(&e->thread_mode, THREAD_RUNNING);
+	atomic_store(&e->back_at, UINT64_MAX);
 }
 
 /*
@@ -176,6 +188,7 @@ static void thread_drive(struct engine *e, int64_t timeout_ns)
 	int n = 0, rc = 0;
 
 	timeout_ns = engine_prepare_sleep(e, timeout_ns);
+	expect_thread(e, engine_sooner(timeout_ns, POLLSET_LOOK_MS * (int64_t)NSEC_PER_MSEC));
 	atomic_store(&e->thread_mode, THREAD_IN_EPOLL);
 	atomic_store(&e->sleeping, 1);
 	if (!atomic_load(&e->wake) && !atomic_load(&e->n_kicks)) {
@@ -187,6 +200,7 @@ static void thread_drive(struct engine *e, int64_t timeout_ns)
 	}
 	atomic_store(&e->sleeping, 0);
 	atomic_store(&e->thread_mode, THREAD_RUNNING);
+	atomic_store(&e->back_at, UINT64_MAX);
 	if (n > 0) {
 		engine_lock(e);
 		engine_dispatch(e, evs, n);

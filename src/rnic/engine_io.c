@@ -63,6 +63,22 @@ void engine_io_take(struct engine_io *io, int fd)
 	fd_hold(fd);
 }
 
+void engine_io_move(struct engine *e, struct engine_io *from, struct engine_io *to)
+{
+	to->fd = from->fd;
+	to->socket = from->socket;
+	to->events = from->events;
+	to->slot = from->slot;
+	if (to->slot)
+		e->ios[to->slot - 1].io = to;
+	if (e->hot == from)
+		e->hot = NULL;
+	if (atomic_load(&e->parked) == from)
+		atomic_store(&e->parked, to);
+	from->fd = -1;
+	from->events = from->slot = 0;
+}
+
 bool engine_io_is_ours(const struct engine_io *io)
 {
 	return io->fd >= 0 && fd_socket(io->fd) == io->socket;

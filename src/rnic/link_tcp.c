@@ -129,7 +129,7 @@ static size_t choose_mulpdu(int fd, const struct mpa_terms *t, uint32_t fpdu_max
 	socklen_t len = sizeof(mss);
 	size_t n;
 
-	if (getsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &mss, &len) < 0 || mss < 536)
+	if (!t->own_peer && (getsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &mss, &len) < 0 || mss < 536))
 		mss = 536;
 	n = t->own_peer ? MPA_MULPDU_MAX : mpa_mulpdu((size_t)mss, t->tx_markers);
 	if (fpdu_max)
@@ -145,7 +145,7 @@ static void begin_stream(struct link_tcp *l, const struct link_tcp_attr *a)
 	l->ddp = (struct ddp_params) { .dv = version, .rv = version, .full = t->full };
 	l->tx.crc = t->crc;
 	l->tx.marked = t->tx_markers;
-	l->tx.mulpdu = choose_mulpdu(a->fd, t, a->fpdu_max);
+	l->tx.mulpdu = choose_mulpdu(a->io->fd, t, a->fpdu_max);
 	l->tx.mulpdu_cap = a->fpdu_max ? l->tx.mulpdu : MPA_MULPDU_MAX;
 	l->rx.in = (struct mpa_stream) { .crc = t->crc, .markers = t->rx_markers };
 }
@@ -163,10 +163,12 @@ int link_tcp_create(struct qp *q, const struct link_tcp_attr *a, struct link **o
 	l->engine = q->engine;
 	begin_stream(l, a);
 	rc = link_tcp_rx_preload(l, a->early, a->early_len);
+	l->io.ready = link_tcp_ready;
 	if (rc == 0) {
-		engine_io_take(&l->io, a->fd);
-		l->io.ready = link_tcp_ready;
+		engine_io_move(l->engine, a->io, &l->io);
 		rc = engine_watch(l->engine, &l->io, EPOLLIN);
+		if (rc)
+			engine_io_move(l->engine, &l->io, a->io);
 	}
 	if (rc) {
 		link_tcp_rx_reset(l);
@@ -177,11 +179,12 @@ int link_tcp_create(struct qp *q, const struct link_tcp_attr *a, struct link **o
 	return 0;
 }
 
-void link_tcp_return(struct link *link)
+void link_tcp_return(struct link *link, struct engine_io *io)
 {
 	struct link_tcp *l = tcp_of(link);
 
 	engine_forget(l->engine, &l->io);
+	engine_io_move(l->engine, &l->io, io);
 	link_tcp_rx_reset(l);
 	free(l);
 }

@@ -69,17 +69,17 @@ struct link_tcp {
 };
 
 struct link_tcp_attr {
-	int fd;
+	struct engine_io *io; /* whose socket it is, watched or not */
 	const struct mpa_terms *terms;
 	uint32_t fpdu_max;    /* 0: no limit but the protocol's */
 	const uint8_t *early; /* octets of full operation that were read already */
 	size_t early_len;     /* fits a buffer */
 };
 
-/* Watches fd for q. -ENOMEM, -errno of epoll: fd is still the caller's. Under the engine's lock. */
+/* Watches the socket for q. -ENOMEM, -errno of epoll: it is still the caller's. Under the engine's lock. */
 int link_tcp_create(struct qp *q, const struct link_tcp_attr *attr, struct link **out);
-/* Of a link that no queue pair took: fd is the caller's again. */
-void link_tcp_return(struct link *l);
+/* Of a link that no queue pair took: the socket is the caller's again. */
+void link_tcp_return(struct link *l, struct engine_io *io);
 
 /* ---- inside the link ---- */
 

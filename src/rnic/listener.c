@@ -111,6 +111,14 @@ static void hand_up(struct engine_note *n)
 	}
 }
 
+int listener_await(struct listener *l, const struct engine_await *w)
+{
+	int rc = engine_await(l->engine, &l->note, w);
+
+	rnic_stop_driving(l->rnic, l->engine);
+	return rc;
+}
+
 /* The oldest of those whose address has most. They stand in the order in which they came. */
 static struct cep *one_too_many(struct listener *l)
 {

@@ -49,6 +49,8 @@ struct listen_attr {
 int listener_create(struct rnic *r, const struct listen_attr *attr, struct sockaddr_storage *bound,
 		    struct listener **out);
 void listener_destroy(struct listener *l);
+/* Until a request was handed up: engine_await(). */
+int listener_await(struct listener *l, const struct engine_await *w);
 /* ---- for endpoints, under the engine's lock ---- */
 void listener_add(struct listener *l, struct cep *c, const struct sockaddr_storage *peer);
 void listener_remove(struct listener *l, struct cep *c);

@@ -64,6 +64,14 @@ static void run_up(struct engine_note *n)
 		free(news);
 }
 
+int qp_await_news(struct qp *q, const struct engine_await *w)
+{
+	int rc = engine_await(q->engine, &q->note_up, w);
+
+	rnic_stop_driving(q->rnic, q->engine);
+	return rc;
+}
+
 int qp_expect_news(struct qp *q)
 {
 	if (!q->news)

@@ -230,6 +230,8 @@ struct qp_attr {
 
 int qp_create(const struct qp_attr *attr, struct qp **out);
 void qp_destroy(struct qp *q);
+/* Until the outcome of a set-up was told: engine_await(). */
+int qp_await_news(struct qp *q, const struct engine_await *w);
 int qp_reset(struct qp *q);
 /* v->path as prov_ops.query_qp has it. -EOPNOTSUPP. */
 int qp_query(struct qp *q, struct flue_qp_values *v, uint32_t mask);

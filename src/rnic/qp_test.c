@@ -59,6 +59,7 @@ static int make(void **state)
 				.owner = &owner };
 	struct qp_start start = { .terms = &terms, .initiator = true };
 	struct link_tcp_attr link_attr = { .terms = &terms };
+	struct engine_io io = { 0 };
 	struct link *link;
 	int cpu = sched_getcpu(), fds[2], rc;
 
@@ -73,7 +74,8 @@ static int make(void **state)
 		return -1;
 	peer = fds[1];
 	engine_lock(q->engine);
-	link_attr.fd = fds[0];
+	engine_io_take(&io, fds[0]);
+	link_attr.io = &io;
 	rc = link_tcp_create(q, &link_attr, &link);
 	if (rc == 0)
 		rc = qp_establish(q, &start, link);

@@ -67,6 +67,7 @@ struct rnic {
 	struct mem_table mem;
 	struct rendezvous_table numbers; /* of queue pairs */
 	_Atomic uint64_t n_illegal; /* events that the tables call impossible; see rnic_illegal() */
+	_Atomic uint32_t n_armed;   /* completion queues that owe a notice */
 	_Atomic uint32_t n_refused; /* rejected connections whose peer has not closed yet */
 	uint32_t n_engines;
 	bool local; /* links through memory may be used */
@@ -85,6 +86,13 @@ int rnic_open(const int *cpus, uint32_t n, const struct rnic_upcalls *up, void *
 	      struct rnic **out);
 void rnic_close(struct rnic *r);
 struct engine *rnic_engine(struct rnic *r, int cpu); /* NULL: not one of ours */
+
+/* A caller that drove `e` for a while goes away. Who is owed a notice must not wait for its lease to lapse. */
+static inline void rnic_stop_driving(struct rnic *r, struct engine *e)
+{
+	if (atomic_load(&r->n_armed))
+		engine_end_lease(e);
+}
 
 /*
  * A machine of this adapter met an event that its table calls illegal, which no peer and no program

@@ -798,6 +798,21 @@ static int f_leave_group(struct prov_qp *qp, const struct flue_ah_attr *group)
 	DIRECT(leave_group, (qp, group));
 }
 
+/* What is told may be told late, by a thread of ours: nobody can wait for it inside. */
+static int f_await_qp(struct prov_qp *qp, const struct prov_await *w)
+{
+	(void)qp;
+	(void)w;
+	return -EOPNOTSUPP;
+}
+
+static int f_await_listener(struct prov_listener *l, const struct prov_await *w)
+{
+	(void)l;
+	(void)w;
+	return -EOPNOTSUPP;
+}
+
 #define SLOT(slot) .slot = f_##slot,
 static const struct prov_ops faulty_provider = {
 	.size = sizeof(faulty_provider),
@@ -805,6 +820,8 @@ static const struct prov_ops faulty_provider = {
 	.description = "another provider with planned faults",
 	.adapter = f_adapter,
 	.close = f_close,
+	.await_qp = f_await_qp,
+	.await_listener = f_await_listener,
 	FAULTY_CONTROL_SLOTS(SLOT) FAULTY_OTHER_SLOTS(SLOT)
 };
 #undef SLOT

@@ -702,6 +702,7 @@ static void begin(struct source *in)
 		.rev = 2, .ird = READS, .ord = READS, .full = SERVICE == SERVICE_FULL
 	};
 	struct link_tcp_attr attr;
+	struct engine_io io = { 0 };
 	struct qp_start start;
 	struct link *link;
 	int fds[2], small = 4096, large = 1 << 20;
@@ -731,7 +732,8 @@ static void begin(struct source *in)
 	post_recv(64);
 	post_recv(SLOT);
 	engine_lock(engine);
-	attr = (struct link_tcp_attr) { .fd = fds[0], .terms = &terms };
+	engine_io_take(&io, fds[0]);
+	attr = (struct link_tcp_attr) { .io = &io, .terms = &terms };
 	start = (struct qp_start) { .terms = &terms,
 				    .initiator = !(flags & RESPONDER),
 				    .lenient = flags & LENIENT };
