@@ -159,15 +159,19 @@ static int send_local(struct qp *q, const struct ud_ah *ah, uint32_t qpn,
 static int transmit(struct qp *q, const struct ud_ah *ah, uint32_t qpn, struct ud_cast *cast,
 		    const struct tx_pieces *pieces)
 {
-	int rc = -ENOENT;
 	ssize_t n;
+	int rc;
 
-	if (!ah->group)
+	if (!ah->group) {
+		/* Nobody looks at *ah behind this: the peer may have it, and the program may know. */
 		rc = send_local(q, ah, qpn, pieces);
-	else if (cast)
+		if (rc != -ENOENT)
+			return rc;
+	} else if (cast) {
 		rc = ud_cast_put(cast, q, ah, pieces);
-	if ((!ah->group && rc != -ENOENT) || (cast && rc))
-		return rc;
+		if (rc)
+			return rc;
+	}
 	n = ud_transmit(q, ah, qpn, pieces);
 	return n < 0 ? (int)n : 0;
 }
@@ -381,19 +385,17 @@ static int open_port(struct qp *q, struct ud *u, uint16_t *port, int *door)
 {
 	int fd;
 
-	for (int i = 0; i < PORTS; i++) {
+	for (int i = 1;; i++) {
 		*door = -1;
 		fd = ud_open_own(u, port);
 		if (fd < 0 || !q->rnic->local)
 			return fd;
 		*door = door_open(*port);
-		if (*door != -EADDRINUSE)
+		/* If somebody has that number another port is better; but nobody shall keep us from UDP. */
+		if (*door != -EADDRINUSE || i == PORTS)
 			return fd;
-		/* Who calls that number would find somebody else. */
 		close(fd);
 	}
-	*door = -1;
-	return -EADDRINUSE;
 }
 
 int ud_create(struct qp *q)

@@ -211,10 +211,13 @@ static void shut(struct ud_roads *all, uint16_t port)
 
 static void free_duct(struct ud_road *r)
 {
-	int fd = r->io.fd;
+	int fd = duct_fd(r->duct);
 
 	duct_close(r->duct);
-	fd_release(fd);
+	if (r->io.fd == fd)
+		fd_release(fd);
+	else /* the program had closed it, and the engine put something there */
+		engine_io_close(&r->io);
 }
 
 /* There may be room for them, or there is no road any more. */
@@ -558,9 +561,10 @@ static void accept_all(struct qp *q)
 			add_caller(q, fd);
 			continue;
 		}
-		/* There is no room for it: it waits outside. */
+		/* There is no room for it: it waits outside. Or the program has closed the door. */
 		engine_watch(q->engine, &u->door, 0);
-		engine_timer_arm(q->engine, &u->door_again, DOOR_MS);
+		if (fd != -EINVAL)
+			engine_timer_arm(q->engine, &u->door_again, DOOR_MS);
 		return;
 	}
 }
