@@ -388,12 +388,16 @@ static int open_port(struct qp *q, struct ud *u, uint16_t *port, int *door)
 	for (int i = 1;; i++) {
 		*door = -1;
 		fd = ud_open_own(u, port);
-		if (fd < 0 || !q->rnic->local)
+		if (fd < 0)
 			return fd;
-		*door = door_open(*port);
-		/* If somebody has that number another port is better; but nobody shall keep us from UDP. */
-		if (*door != -EADDRINUSE || i == PORTS)
+		if (q->rnic->local)
+			*door = door_open(*port);
+		/* The port of groups must stay free for them. And if somebody has the number of the door another port is
+		 * better; but nobody shall keep us from UDP. */
+		if ((*port != DATAGRAM_GROUP_PORT && *door != -EADDRINUSE) || i == PORTS)
 			return fd;
+		if (*door >= 0)
+			close(*door);
 		close(fd);
 	}
 }
