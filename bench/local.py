@@ -62,7 +62,7 @@ def trip_group(size):
         "flue": flue("Flue Send, polling, private memory", "flue-pingpong", *LOCAL, *POLL, *one),
         "denied": flue("Flue Send without process_vm, polling, private memory",
                        "flue-pingpong", *DENIED, *POLL, *one),
-        "memory": ("bare memory: one copy into the other's buffer, last octet last, spinning, shared memory",
+        "memory": ("bare memory: a copy, last octet last, spinning, shared memory",
                    ours("memory-pingpong", *one)),
         "ucx": ("UCX posix,cma tag_lat, spinning, private memory",
                 ucx("tag_lat", size, trips(0.4e-6 + 2 * size / 8e9), env=UCX_LOCAL)),
@@ -140,8 +140,8 @@ def stream_rows(group):
 def seen_group(size):
     one = ("--size", str(size))
     return local_group("seen", size, {
-        "flue": flue("Flue Write, target spins and never calls, private memory", "flue-seen", *LOCAL, *one),
-        "denied": flue("Flue Write without process_vm, target spins and never calls, private memory",
+        "flue": flue("Flue Write, target spins, private memory", "flue-seen", *LOCAL, *one),
+        "denied": flue("Flue Write without process_vm, target spins, private memory",
                        "flue-seen", *DENIED, *one),
         "self": flue("Flue Write within a process, target is a spinning thread", "flue-seen", *LOCAL, "--self", *one),
         "process-vm": ("process_vm_writev, target spins, private memory", ours("process-vm-seen", *one)),

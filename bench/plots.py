@@ -8,10 +8,10 @@ SIZES = ((8, "8 B"), (64, "64 B"), (256, "256 B"), (1 << 10, "1 KiB"), (4 << 10,
          (64 << 10, "64 KiB"), (256 << 10, "256 KiB"), (1 << 20, "1 MiB"), (4 << 20, "4 MiB"))
 
 
-def gnuplot(out, name, script):
-    head = ("set terminal svg size 900,420 font 'DejaVu Sans,13' background 'white'\n"
+def gnuplot(out, name, script, height=420):
+    head = ("set terminal svg noenhanced size 900,%d font 'DejaVu Sans,13' background 'white'\n"
             "set output '%s'\nset border 3\nset tics nomirror\nset grid y lc '#e0e0e0'\n"
-            % os.path.join(out, name + ".svg"))
+            % (height, os.path.join(out, name + ".svg")))
     path = os.path.join(out, name + ".gp")
     with open(path, "w", encoding="utf-8") as file:
         file.write(head + script)
@@ -50,8 +50,8 @@ def bars(out, group, title, unit, figure):
 
 
 def sizes(out, name, title, unit, figure, groups, contenders=None):
-    """A line for each contender; groups: (size, group). Times go up with sizes as fast as these, so they are drawn
-    logarithmically as well."""
+    """A line for each contender; groups: (size, group). If contenders are chosen they may differ by factors of a
+    hundred, so both axes are logarithmic."""
     lines = {}
     for size, group in groups:
         for key, (label, _) in group.contenders.items():
@@ -64,8 +64,10 @@ def sizes(out, name, title, unit, figure, groups, contenders=None):
     data = "".join("$s%d << EOD\n%s\nEOD\n" % (i, "\n".join(rows)) for i, (_, rows) in enumerate(lines.values()))
     parts = ", ".join("$s%d using 1:2:3:4 with yerrorlines title %s lw 2 pt 7 ps 0.6" % (i, quoted(label))
                       for i, (label, _) in enumerate(lines.values()))
-    scale = "set logscale y\nset key top left\n" if figure.endswith("_us") else \
-        "set yrange [0:*]\nset key %s\n" % ("bottom right" if contenders is None else "outside below")
+    scale, height = "set yrange [0:*]\nset key bottom right\n", 420
+    if contenders is not None:
+        # Below the picture: their names are long.
+        scale, height = "set logscale y\nset key below left Left reverse maxcols 1\n", 420 + 18 * len(lines)
     ticks = ", ".join("'%s' %d" % (text, size) for size, text in SIZES)
     gnuplot(out, name, data + "set title %s\nset ylabel %s\nset logscale x 2\n%sset xtics (%s)\nplot %s\n"
-            % (quoted(title), quoted(unit), scale, ticks, parts))
+            % (quoted(title), quoted(unit), scale, ticks, parts), height)
