@@ -3,10 +3,11 @@
  * A link through memory with a hostile peer: the input says what stands in the ring. No engine thread runs; the harness does what it
  * would do.
  *
- * Input: actions, of one octet each and what belongs to it: records with chosen circuit and kind, segments with chosen fields, words that
- * overwrite others, posts, and the peer's end.
+ * Input: actions, of one octet each and what belongs to it: records with chosen circuit and kind, segments with chosen fields, also those whose
+ * octets are in the peer's memory, gates, words that overwrite others, posts, and the peer's end. The peer shows its memory, so the victim
+ * does one-sided work there by itself.
  *
- * Invariants: no octet outside of what was granted or posted changes; what the victim sends is sound; its connection has ended when the
+ * Invariants: no octet outside of what was granted or posted changes, here or at the peer; what the victim sends is sound; its connection has ended when the
  * peer has; and a connection to another peer, over a duct of its own, goes on.
  */
 #include "fuzz.h"
@@ -18,6 +19,7 @@
 #include "rnic/engine_priv.h"
 #include "rnic/local_priv.h"
 #include "rnic/qp.h"
+#include "rnic/shown.h"
 #include "wire/rdmap.h"
 
 #define AREA  4096u
@@ -26,11 +28,17 @@
 #define PEERS 77u /* the peer's number of the circuit */
 
 static uint8_t zone[AREA + 2 * GUARD];
+static uint8_t peer_zone[AREA + 2 * GUARD];
 static struct rnic *rnic;
 static struct engine *engine;
 static struct rnic_pd pd;
 static struct cq *cq;
 static struct mem *region;
+/* Of the peer, whom we play: what it shows. */
+static struct mem_table peer_table;
+static struct rnic_pd peer_pd;
+static struct mem *peer_region;
+static uint32_t peer_gate;
 
 struct end {
 	struct flue_qp owner;
@@ -58,6 +66,32 @@ static void on_completion(void *cq_owner, void *arg)
 }
 
 static const struct rnic_upcalls up = { .qp_event = on_event };
+
+static void make_peer(void)
+{
+	struct mem_attr attr = { peer_zone + GUARD, 0, AREA,
+				 FLUE_LOCAL_WRITE | FLUE_REMOTE_WRITE | FLUE_REMOTE_READ |
+					 FLUE_ZERO_BASED,
+				 false };
+
+	CHECK(mem_table_init(&peer_table, 4096) == 0);
+	memset(peer_table.slots.key, 0, sizeof(peer_table.slots.key));
+	CHECK(mem_register(&peer_table, &peer_pd, &attr, &peer_region) == 0);
+	CHECK(mem_show(&peer_table));
+	peer_gate = shown_open_gate(peer_table.shown, PEERS, &peer_pd, 5, 0);
+	CHECK(peer_gate);
+}
+
+/* What has come beside the records. */
+static void hear(void)
+{
+	struct local_duct *d, *next;
+
+	engine_lock(engine);
+	LIST_FOREACH_SAFE(d, &engine->local->ducts, all, next)
+		d->io.ready(&d->io, 0);
+	engine_unlock(engine);
+}
 
 static void connect_end(struct end *e)
 {
@@ -92,6 +126,11 @@ static void connect_end(struct end *e)
 	CHECK(link_local_create(e->qp, e->circuit, &link) == 0);
 	CHECK(qp_establish(e->qp, &start, link) == 0);
 	engine_unlock(engine);
+	if (e == &other)
+		return;
+	duct_pass(e->peer, shown_fd(peer_table.shown));
+	hear();
+	CHECK(e->circuit->duct->view);
 }
 
 static void make_world(void)
@@ -111,6 +150,7 @@ static void make_world(void)
 	memset(rnic->mem.slots.key, 0, sizeof(rnic->mem.slots.key));
 	CHECK(cq_create(rnic, engine, 1024, on_completion, NULL, NULL, &cq) == 0);
 	CHECK(mem_register(&rnic->mem, &pd, &attr, &region) == 0);
+	make_peer();
 	connect_end(&other);
 }
 
@@ -127,6 +167,7 @@ static void take_output(struct duct *d)
 		CHECK(size >= sizeof(h));
 		memcpy(&h, record, sizeof(h));
 		CHECK(h.circuit == PEERS && h.kind < RECORD_NKINDS);
+		CHECK(h.gate < SHOWN_GATES && (h.kind != RECORD_DATA || !h.code));
 		if (h.kind == RECORD_DATA)
 			CHECK(ddp_decode(&version, record + sizeof(h), size - sizeof(h),
 					 size - sizeof(h), &s) == WIRE_OK);
@@ -159,7 +200,8 @@ static void put_record(const struct record_head *h, const uint8_t *body, size_t 
 	if (!at)
 		return;
 	memcpy(at, h, sizeof(*h));
-	memcpy(at + sizeof(*h), body, size);
+	if (size)
+		memcpy(at + sizeof(*h), body, size);
 	duct_post(victim.peer, sizeof(*h) + size);
 }
 
@@ -186,17 +228,15 @@ static void do_record(struct source *in)
 	put_record(&h, body, n);
 }
 
-static void do_segment(struct source *in)
+/* A header that could be the next, or nearly. Returns its length. */
+static size_t take_header(struct source *in, uint8_t *to)
 {
-	struct record_head h = { .circuit = victim.number, .kind = RECORD_DATA };
 	uint8_t opcode = (uint8_t)(take(in, 1) & 0xf), odd = (uint8_t)take(in, 1);
 	const struct rdmap_op_info *op = &rdmap_ops[opcode];
 	struct qp *q = victim.qp;
 	struct ddp_segment s = {
 		.opcode = opcode, .tagged = op->tagged, .last = !(odd & 1), .qn = op->qn
 	};
-	uint8_t body[DDP_HDR_MAX + 256];
-	size_t hdr, n = (size_t)take(in, 1);
 
 	s.stag = odd & 2 ? (uint32_t)take(in, 4) : region->stag;
 	s.to = odd & 4 ? take(in, 8) : take(in, 2);
@@ -205,10 +245,56 @@ static void do_segment(struct source *in)
 	s.mo = q->rx.have_wqe && op->qn == DDP_QN_SEND ? q->rx.filled : 0;
 	s.inv_stag = odd & 8 ? (uint32_t)take(in, 1) : q->tx.full.acked;
 	s.ack = odd & 16;
-	hdr = ddp_encode(&version, &s, body);
+	return ddp_encode(&version, &s, to);
+}
+
+static void do_segment(struct source *in)
+{
+	struct record_head h = { .circuit = victim.number, .kind = RECORD_DATA };
+	uint8_t body[DDP_HDR_MAX + 256];
+	size_t n = (size_t)take(in, 1), hdr = take_header(in, body);
+
 	for (size_t i = 0; i < n; i++)
 		body[hdr + i] = (uint8_t)take(in, 1);
 	put_record(&h, body, hdr + n);
+}
+
+/* Its octets are where it says: in the peer's memory, or not. */
+static void do_reference(struct source *in)
+{
+	struct record_head h = { .circuit = victim.number,
+				 .kind = RECORD_DATA,
+				 .code = CODE_REFERENCE };
+	uint8_t body[DDP_HDR_MAX + sizeof(struct reference_head) + 40 * sizeof(struct reference)];
+	size_t hdr = take_header(in, body), n;
+	uint8_t odd = (uint8_t)take(in, 1);
+	struct reference_head rh = { .n_refs = odd & 1 ? (uint32_t)take(in, 1) % 40 : 1 };
+	struct reference refs[40];
+
+	for (n = 0; n < rh.n_refs; n++) {
+		refs[n] = (struct reference) { .key = odd & 2 ? (uint32_t)take(in, 4)
+							      : peer_region->stag,
+					       .length = (uint32_t)take(in, odd & 4 ? 4 : 1),
+					       .to = take(in, odd & 8 ? 8 : 2) };
+		rh.total += refs[n].length;
+	}
+	if (odd & 16)
+		rh.n_refs = (uint32_t)take(in, 4);
+	if (odd & 32)
+		rh.total = (uint32_t)take(in, 4);
+	memcpy(body + hdr, &rh, sizeof(rh));
+	memcpy(body + hdr + sizeof(rh), refs, n * sizeof(refs[0]));
+	put_record(&h, body, hdr + sizeof(rh) + n * sizeof(refs[0]) - (odd & 64 ? 3 : 0));
+}
+
+static void do_gate(struct source *in)
+{
+	struct record_head h = { .circuit = victim.number, .kind = RECORD_GATE };
+	uint8_t odd = (uint8_t)take(in, 1);
+
+	h.code = odd & 1 ? 0 : CODE_READS;
+	h.gate = odd & 2 ? (uint16_t)take(in, 2) : (uint16_t)peer_gate;
+	put_record(&h, NULL, 0);
 }
 
 /* The word of the next record, whatever it is. */
@@ -232,6 +318,10 @@ static void do_post(struct source *in)
 
 	if (op & 1)
 		qp_post_recv(victim.qp, &rw, &bad_rw);
+	if (op & 8) {
+		wr.rkey = peer_region->stag;
+		wr.remote_addr = take(in, 2);
+	}
 	wr.op = op & 2 ? FLUE_WR_READ : op & 4 ? FLUE_WR_WRITE : FLUE_WR_SEND;
 	if (!(op & 1))
 		qp_post_send(victim.qp, &wr, &bad);
@@ -263,15 +353,16 @@ static void check_other(void)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct source in = { data, size };
-	struct local_duct *d, *next;
 
 	if (!rnic)
 		make_world();
 	memset(zone, 0xa5, GUARD);
 	memset(zone + GUARD + AREA, 0xa5, GUARD);
+	memset(peer_zone, 0xa5, GUARD);
+	memset(peer_zone + GUARD + AREA, 0xa5, GUARD);
 	connect_end(&victim);
 	while (in.left) {
-		switch (take(&in, 1) % 8) {
+		switch (take(&in, 1) % 16) {
 		case 0: do_record(&in); break;
 		case 1:
 		case 2:
@@ -279,21 +370,23 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		case 4: do_word(&in); break;
 		case 5: do_post(&in); break;
 		case 6: drive(); break;
+		case 8: do_gate(&in); break;
+		case 9:
+		case 10: do_reference(&in); break;
+		case 11: do_post(&in); break;
 		default: qp_disconnect(victim.qp, 0); break;
 		}
 	}
 	drive();
 	duct_close(victim.peer);
 	victim.peer = NULL;
-	engine_lock(engine);
-	LIST_FOREACH_SAFE(d, &engine->local->ducts, all, next)
-		d->io.ready(&d->io, 0);
-	engine_unlock(engine);
+	hear();
 	drive();
 	CHECK(!link_is_open(victim.qp->link) && victim.qp->state != QPS_RTS);
 	qp_destroy(victim.qp);
 	for (size_t i = 0; i < GUARD; i++)
-		CHECK(zone[i] == 0xa5 && zone[GUARD + AREA + i] == 0xa5);
+		CHECK(zone[i] == 0xa5 && zone[GUARD + AREA + i] == 0xa5 && peer_zone[i] == 0xa5 &&
+		      peer_zone[GUARD + AREA + i] == 0xa5);
 	check_other();
 	return 0;
 }
