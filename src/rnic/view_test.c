@@ -110,19 +110,26 @@ static bool takes(struct view_range r)
 	return true;
 }
 
-#define WITH(change)                           \
-	({                                     \
+/* The same with something changed. */
+#define ALLOWED(change)                        \
+	do {                                   \
 		struct view_range r = range(); \
 		change;                        \
-		takes(r);                      \
-	})
+		assert_true(takes(r));         \
+	} while (0)
+#define REFUSED(change)                        \
+	do {                                   \
+		struct view_range r = range(); \
+		change;                        \
+		assert_false(takes(r));        \
+	} while (0)
 
 static void claim_is_taken_for_what_is_shown(void **state)
 {
 	assert_true(takes(range()));
-	assert_true(WITH(r.to = 5095; r.length = 1));
-	assert_true(WITH(r.access = FLUE_REMOTE_READ));
-	assert_true(WITH(r.access = 0));
+	ALLOWED(r.to = 5095; r.length = 1);
+	ALLOWED(r.access = FLUE_REMOTE_READ);
+	ALLOWED(r.access = 0);
 }
 
 static void claim_is_refused_for_a_bad_key(void **state)
@@ -131,17 +138,17 @@ static void claim_is_refused_for_a_bad_key(void **state)
 	uint32_t old;
 
 	old = region->stag;
-	assert_false(WITH(r.stag = 0));
-	assert_false(WITH(r.stag ^= 0x100));
-	assert_false(WITH(r.stag ^= 1));
-	assert_false(WITH(r.stag = slot_name(&t.slots, SHOWN_REGIONS) << 8 | 1));
-	assert_false(WITH(r.stag = slot_name(&t.slots, 0xffffff) << 8 | 1));
+	REFUSED(r.stag = 0);
+	REFUSED(r.stag ^= 0x100);
+	REFUSED(r.stag ^= 1);
+	REFUSED(r.stag = slot_name(&t.slots, SHOWN_REGIONS) << 8 | 1);
+	REFUSED(r.stag = slot_name(&t.slots, 0xffffff) << 8 | 1);
 	assert_int_equal(
 		mem_modify(&t, region, FLUE_MR_RANGE | FLUE_MR_PD | FLUE_MR_ACCESS, &pd, &attr), 0);
-	assert_false(WITH(r.stag = old));
+	REFUSED(r.stag = old);
 	assert_true(takes(range()));
 	assert_int_equal(mem_destroy(&t, region), 0);
-	assert_false(WITH(r.stag = old + 1));
+	REFUSED(r.stag = old + 1);
 }
 
 static void claim_is_refused_when_it_is_somebody_elses(void **state)
@@ -151,11 +158,11 @@ static void claim_is_refused_when_it_is_somebody_elses(void **state)
 
 	foreign = shown_open_gate(shown, CIRCUIT, &other_pd, QPN, 0);
 	assert_int_not_equal(foreign, 0);
-	assert_false(WITH(r.gate = foreign));
+	REFUSED(r.gate = foreign);
 	assert_int_equal(mem_modify(&t, region, FLUE_MR_RANGE | FLUE_MR_PD | FLUE_MR_ACCESS,
 				    &other_pd, &attr),
 			 0);
-	assert_true(WITH(r.gate = foreign));
+	ALLOWED(r.gate = foreign);
 	assert_false(takes(range()));
 }
 
@@ -172,10 +179,10 @@ static void window_is_for_one_queue_pair(void **state)
 	reg.lkey = region->stag;
 	assert_int_equal(mem_window(&t, &pd, FLUE_MW_2B, &w), 0);
 	assert_int_equal(mem_bind(&t, w->stag, &pd, QPN, &reg), 0);
-	assert_true(WITH(r.stag = w->stag; r.length = 100));
-	assert_false(WITH(r.stag = w->stag; r.length = 101));
+	ALLOWED(r.stag = w->stag; r.length = 100);
+	REFUSED(r.stag = w->stag; r.length = 101);
 	assert_int_equal(mem_bind(&t, w->stag, &pd, QPN + 1, &reg), 0);
-	assert_false(WITH(r.stag = w->stag; r.length = 100));
+	REFUSED(r.stag = w->stag; r.length = 100);
 }
 
 static void claim_is_refused_without_the_right(void **state)
@@ -185,39 +192,39 @@ static void claim_is_refused_without_the_right(void **state)
 	shown_shut_gate(shown, gate);
 	shown_reopen_gate(shown, gate, CIRCUIT, FLUE_REMOTE_WRITE);
 	assert_false(takes(range()));
-	assert_true(WITH(r.access = FLUE_REMOTE_READ));
+	ALLOWED(r.access = FLUE_REMOTE_READ);
 	shown_shut_gate(shown, gate);
 	shown_reopen_gate(shown, gate, CIRCUIT, 0);
 	assert_int_equal(
 		mem_modify(&t, region, FLUE_MR_RANGE | FLUE_MR_PD | FLUE_MR_ACCESS, &pd, &attr), 0);
 	assert_false(takes(range()));
-	assert_false(WITH(r.access = FLUE_REMOTE_READ | FLUE_REMOTE_WRITE));
-	assert_true(WITH(r.access = FLUE_REMOTE_READ));
+	REFUSED(r.access = FLUE_REMOTE_READ | FLUE_REMOTE_WRITE);
+	ALLOWED(r.access = FLUE_REMOTE_READ);
 }
 
 static void claim_is_refused_outside_of_the_region(void **state)
 {
-	assert_false(WITH(r.to = 999));
-	assert_false(WITH(r.to = 1001));
-	assert_false(WITH(r.length = 4097));
-	assert_false(WITH(r.to = 5096; r.length = 1));
-	assert_false(WITH(r.to = 5097; r.length = 0));
-	assert_false(WITH(r.to = UINT64_MAX; r.length = 2));
-	assert_false(WITH(r.to = UINT64_MAX - 10; r.length = 4096));
-	assert_false(WITH(r.to = 0; r.length = UINT32_MAX));
+	REFUSED(r.to = 999);
+	REFUSED(r.to = 1001);
+	REFUSED(r.length = 4097);
+	REFUSED(r.to = 5096; r.length = 1);
+	REFUSED(r.to = 5097; r.length = 0);
+	REFUSED(r.to = UINT64_MAX; r.length = 2);
+	REFUSED(r.to = UINT64_MAX - 10; r.length = 4096);
+	REFUSED(r.to = 0; r.length = UINT32_MAX);
 }
 
 static void gate_must_be_open_and_of_the_circuit(void **state)
 {
-	assert_false(WITH(r.circuit ^= 1));
-	assert_false(WITH(r.circuit = 0));
-	assert_false(WITH(r.gate++));
-	assert_false(WITH(r.gate = 0));
-	assert_false(WITH(r.gate = SHOWN_GATES));
-	assert_false(WITH(r.gate = UINT32_MAX));
+	REFUSED(r.circuit ^= 1);
+	REFUSED(r.circuit = 0);
+	REFUSED(r.gate++);
+	REFUSED(r.gate = 0);
+	REFUSED(r.gate = SHOWN_GATES);
+	REFUSED(r.gate = UINT32_MAX);
 	shown_shut_gate(shown, gate);
 	assert_false(takes(range()));
-	assert_false(WITH(r.circuit = 0));
+	REFUSED(r.circuit = 0);
 	shown_give_gate(shown, gate);
 	assert_false(takes(range()));
 }
@@ -428,7 +435,7 @@ static void process_that_is_another_is_not_touched(void **state)
 	struct iovec to = { now, 10 }, from = { (void *)(uintptr_t)o.at, 10 };
 
 	assert_non_null(view);
-	assert_true(view_open(o.fd = open("/dev/null", O_RDONLY), o.pid, &word) == NULL);
+	assert_null(view_open(open("/dev/null", O_RDONLY | O_CLOEXEC), o.pid, &word));
 	tell_other(&o, 'g'); /* as if it were another program: the page is gone */
 	assert_false(writes(view, o.at, true));
 	assert_false(reads(view, o.at));
