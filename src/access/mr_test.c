@@ -219,6 +219,8 @@ static void refuse_binds(struct flue_mw *mw, struct flue_qp *qp, const struct fl
 	assert_fails(mw->ops->bind(mw, qp, &bad), EINVAL);
 	bad = *good, bad.addr--;
 	assert_fails(mw->ops->bind(mw, qp, &bad), EINVAL);
+	bad = *good, bad.addr++;
+	assert_fails(mw->ops->bind(mw, qp, &bad), EINVAL);
 	bad = *good, bad.length++;
 	assert_fails(mw->ops->bind(mw, qp, &bad), EINVAL);
 	bad = *good, bad.mr = NULL;
