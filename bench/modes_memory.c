@@ -112,18 +112,25 @@ static bool write_process(void *arg, uint8_t *source, uint64_t n)
 	return process_vm_writev(args->server, &local, 1, &remote, 1, 0) == (ssize_t)args->size;
 }
 
+static int run_seen(const struct bench_args *args, seen_write_fn write, struct bench_result *result)
+{
+	uint8_t *source = make_source(args->size);
+	int status = seen_measure(args, source, write, NULL, (void *)args, result);
+
+	free(source);
+	return status;
+}
+
 static int shared_run(const struct bench_args *args, uint16_t port, struct bench_result *result)
 {
 	(void)port;
-	return seen_measure(args, make_source(args->size), write_shared, NULL, (void *)args,
-			    result);
+	return run_seen(args, write_shared, result);
 }
 
 static int process_run(const struct bench_args *args, uint16_t port, struct bench_result *result)
 {
 	(void)port;
-	return seen_measure(args, make_source(args->size), write_process, NULL, (void *)args,
-			    result);
+	return run_seen(args, write_process, result);
 }
 
 /* ---- one call, whoever sees it ---- */
