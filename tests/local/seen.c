@@ -131,13 +131,35 @@ static void run_writer(void)
 	end_close(&n);
 }
 
-/* Children are then in another process namespace. */
-static void go_apart(void)
+/* The process of the target. One that has left its process namespace can make no threads, so another stands between. */
+static pid_t start_target(void)
 {
-	if (!apart || unshare(CLONE_NEWPID) == 0)
-		return;
-	printf("no namespaces can be made here: %s\n", strerror(errno));
-	exit(77);
+	pid_t pid = fork();
+	int status;
+
+	if (pid)
+		return pid;
+	if (apart) {
+		if (unshare(CLONE_NEWPID | CLONE_NEWNS) != 0)
+			_exit(77);
+		pid = fork();
+		if (pid)
+			_exit(waitpid(pid, &status, 0) == pid ? WEXITSTATUS(status) : 1);
+		MUST(getpid() == 1);
+	}
+	target(NULL);
+	exit(0);
+}
+
+/* In a process of its own, as nothing leads back. */
+static bool can_be_apart(void)
+{
+	int status = -1;
+	pid_t pid = fork();
+
+	if (pid == 0)
+		_exit(unshare(CLONE_NEWPID | CLONE_NEWNS) == 0 ? 0 : 1);
+	return waitpid(pid, &status, 0) == pid && status == 0;
 }
 
 int main(int argc, char **argv)
@@ -154,6 +176,10 @@ int main(int argc, char **argv)
 		else
 			MUST(!strcmp(argv[i], "--link") && column_find(argv[i + 1], &column));
 	}
+	if (apart && !can_be_apart()) {
+		printf("no namespaces can be made here\n");
+		return 77;
+	}
 	if (column == COLUMN_DENIED)
 		column_deny_process_vm();
 	shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -161,13 +187,8 @@ int main(int argc, char **argv)
 	if (column == COLUMN_SELF) {
 		MUST(pthread_create(&thread, NULL, target, NULL) == 0);
 	} else {
-		go_apart();
-		MUST((pid = fork()) >= 0);
-		if (pid == 0) {
-			MUST(!apart || (unshare(CLONE_NEWNS) == 0 && getpid() == 1));
-			target(NULL);
-			return 0;
-		}
+		pid = start_target();
+		MUST(pid > 0);
 	}
 	run_writer();
 	if (pid)
