@@ -20,7 +20,8 @@ void book_check(int side, uint32_t q, struct area *area, const struct layout *l,
 			   .length = length,
 			   .seed = seed,
 			   .start = start,
-			   .mode = mode };
+			   .mode = mode,
+			   .unseen = area == &driver.conn[q].flow[!side].target };
 	struct pending p = { .action = ON_REPLY_FREE, .q = q, .area = area, .value = seed };
 
 	driver_issue(side, &cmd, &p);

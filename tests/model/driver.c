@@ -125,7 +125,8 @@ void diverge(uint32_t q, const char *format, ...)
 		show_flow(q, 1);
 		show_history(q);
 	}
-	listen_on();
+	if (driver.own)
+		listen_on();
 	exit(1);
 }
 

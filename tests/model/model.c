@@ -86,6 +86,7 @@ static int drive(uint64_t seed, uint64_t steps, uint64_t seconds)
 		diverge(N_QPS, "side 1 cannot be closed: %s", strerror(driver.answer.error));
 	if (!side_close(driver.own))
 		diverge(N_QPS, "side 0 cannot be closed: %s", strerror(errno));
+	driver.own = NULL;
 	status = process_join();
 	if (status)
 		diverge(N_QPS, "the other process ended with %x", status);

@@ -151,6 +151,7 @@ struct cmd {
 	uint32_t length;
 	uint64_t start; /* of the pattern, for CHECK of a Read from the library */
 	uint32_t mode;  /* enum check_mode */
+	bool unseen;    /* CHECK: that it may be looked at is known from the other process */
 	/* requests */
 	uint32_t op, flags, imm;
 	struct flue_atomic atomic;

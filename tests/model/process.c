@@ -125,18 +125,6 @@ bool process_start(void)
 	return channel_put(&driver.channel, &driver.hello[0].port, sizeof(driver.hello[0].port));
 }
 
-int process_join(void)
-{
-	void *result;
-	int status;
-
-	if (model_column == COLUMN_SELF)
-		return pthread_join(thread, &result) == 0 ? (int)(intptr_t)result : -1;
-	return waitpid(pid, &status, 0) == pid ? status : -1;
-}
-
-/* ---- disturbances ---- */
-
 static struct {
 	pthread_t thread;
 	bool running;
@@ -156,6 +144,19 @@ static void await_waker(void)
 		pthread_join(waker.thread, NULL);
 	waker.running = false;
 }
+
+int process_join(void)
+{
+	void *result;
+	int status;
+
+	await_waker();
+	if (model_column == COLUMN_SELF)
+		return pthread_join(thread, &result) == 0 ? (int)(intptr_t)result : -1;
+	return waitpid(pid, &status, 0) == pid ? status : -1;
+}
+
+/* ---- disturbances ---- */
 
 void process_stop(unsigned ms)
 {
