@@ -39,7 +39,7 @@ enum way {
 };
 
 /* Words of the common page. */
-enum { ROUND, REVOKE_NOW };
+enum { ROUND, REVOKE_NOW, REVOKED };
 
 /* ---- target ---- */
 
@@ -91,6 +91,7 @@ static void target_round(struct two *t, struct flue_qp *control, uint32_t round)
 	two_hear(t, 'b'); /* it has begun */
 	usleep(round * 37 % 400);
 	revoke_by(t, control, mr, way);
+	t->common->step[REVOKED] = round + 1;
 	memset(t->s->mem, SECRET, AREA);
 	two_hear(t, 'f'); /* and now it could not any more */
 	for (size_t i = 0; i < AREA; i++) {
@@ -164,6 +165,7 @@ static void asker_round(struct two *t, unsigned long *did)
 	for (uint32_t i = 0;; i++) {
 		bool write = i % 2 == 0;
 		uint32_t n = i % 16 < 2 ? 100 : AREA;
+		bool revoked = t->common->step[REVOKED] == t->common->step[ROUND];
 
 		memset(t->s->mem + AREA, 0, n);
 		if (!two_post(t, t->s->qp, write ? FLUE_WR_WRITE : FLUE_WR_READ, write ? 0 : AREA,
@@ -175,6 +177,7 @@ static void asker_round(struct two *t, unsigned long *did)
 			two_say(t, 'b');
 		if (status != FLUE_WC_SUCCESS)
 			break;
+		MUST(!revoked);
 		if (!write)
 			MUST(!has_secret(t->s->mem + AREA, n));
 		++*did;
