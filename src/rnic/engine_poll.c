@@ -99,11 +99,13 @@ static bool ask_links(struct engine *e)
 /* Under lock; needs no token. true: it is not yet time to look at other links; *all: at all of them, whatever the last one had. */
 static bool poll_memory(struct engine *e, bool *all)
 {
-	*all = false;
-	if (ask_links(e)) {
-		*all = ++e->polls % SWEEP_ANYWAY == 0;
+	bool had = ask_links(e);
+
+	*all = ++e->polls >= SWEEP_ANYWAY && had;
+	if (*all)
+		e->polls = 0;
+	if (had)
 		return !*all;
-	}
 	return !e->hot && ++e->idle_polls % SWEEP_EVERY_QUIET;
 }
 

@@ -190,6 +190,8 @@ int qp_create(const struct qp_attr *a, struct qp **out)
 
 void qp_destroy(struct qp *q)
 {
+	bool plain = !q->ud && !q->bringup;
+
 	/* Nobody calls it from here on. */
 	if (q->ud)
 		ud_destroy(q);
@@ -211,7 +213,7 @@ void qp_destroy(struct qp *q)
 	engine_untell(q->engine, &q->note_async);
 	/* It does nothing any more. Its number is another's only when no window knows it. */
 	mem_unbind_qp(&q->rnic->mem, q->qpn);
-	if (!q->ud && !q->bringup)
+	if (plain)
 		rendezvous_leave(q->rnic, q->qpn);
 	cq_purge(q->send_cq, q->owner);
 	cq_purge(q->recv_cq, q->owner);

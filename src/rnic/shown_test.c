@@ -143,12 +143,12 @@ static void region_is_shown_as_it_is(void **state)
 
 	r = entry(region); /* it was there before anybody was shown anything */
 	assert_true(r->live == region->stag && r->pd == (uintptr_t)&pd && r->to == 1000 &&
-		    r->length == sizeof(bytes) && r->base == (uintptr_t)bytes && r->access == ALL &&
-		    !r->qpn);
+		    r->length == sizeof(bytes) && r->base == (uintptr_t)bytes &&
+		    r->access == (ALL | MEM_LOCAL) && !r->qpn);
 	assert_int_equal(mem_register(&t, &pd, &attr, &later), 0);
 	r = entry(later);
 	assert_true(r->live == later->stag && r->to == 5 && r->length == 100 &&
-		    r->base == (uintptr_t)bytes + 8 && r->access == FLUE_REMOTE_READ);
+		    r->base == (uintptr_t)bytes + 8 && r->access == (FLUE_REMOTE_READ | MEM_LOCAL));
 	assert_int_equal(mem_invalidate(&t, later->stag, &pd, 0, false), MEM_OK);
 	assert_int_equal(r->live, 0);
 	assert_int_equal(mem_destroy(&t, region), 0);

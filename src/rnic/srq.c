@@ -83,7 +83,7 @@ int srq_modify(struct srq *s, const struct flue_srq_values *v, uint32_t mask)
 	rc = engine_start(e);
 	engine_unlock(e);
 	if (!rc && mask & FLUE_SRQV_DEPTH)
-		rc = wq_init(&room, v->depth, s->wq.max_sge, 0);
+		rc = wq_init_recv(&room, v->depth, s->wq.max_sge);
 	if (rc)
 		return rc;
 	lock_take(&s->wq.lock);

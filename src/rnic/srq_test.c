@@ -130,7 +130,7 @@ static void srq_keeps_its_receives_when_it_is_resized(void **state)
 		while (posted - next > 5) {
 			assert_true(take(w));
 			assert_int_equal(w->id, next++);
-			assert_int_equal(w->sg[0].addr, 0x1000);
+			assert_int_equal(wqe_places(w)->addr, 0x1000);
 		}
 	}
 	free(w);
