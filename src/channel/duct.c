@@ -304,7 +304,8 @@ bool duct_arm(struct duct *d)
 	atomic_fetch_or(&d->own->armed, ARMED_DATA);
 	/* Partner: the fence in ring(). */
 	atomic_thread_fence(memory_order_seq_cst);
-	return d->status || look(d) == 0;
+	/* What a peer that has gone had sent is taken first. */
+	return d->status == -EPROTO || look(d) == 0;
 }
 
 int duct_fd(const struct duct *d)

@@ -172,8 +172,10 @@ static void end_of_the_peer_is_seen_behind_what_it_sent(void **state)
 	assert_true(is_rung(b));
 	duct_heard(b);
 	assert_int_equal(duct_status(b), -EPIPE);
+	assert_false(duct_arm(b)); /* who looks whether it is over takes that first */
 	assert_true(get(b, 8, 1));
 	assert_null(duct_next(b, &n));
+	assert_true(duct_arm(b));
 	assert_null(duct_begin(b, 8));
 	assert_true(duct_want_room(b)); /* for ever */
 }

@@ -8,6 +8,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "base/util.h"
@@ -383,6 +384,7 @@ static void ready(struct engine_io *io, uint32_t events)
 
 static void close_duct(struct local_duct *d)
 {
+	fd_release(d->io.fd); /* the duct itself closes it */
 	if (d->view)
 		view_close(d->view);
 	if (d->claimant) /* somebody may be looking at its word */
@@ -438,6 +440,7 @@ static struct local_duct *add_duct(struct engine *e, struct duct *duct,
 	engine_io_take(&d->io, duct_fd(duct));
 	d->io.ready = ready;
 	if (engine_watch(e, &d->io, EPOLLIN)) {
+		fd_release(d->io.fd);
 		duct_close(duct);
 		free(d);
 		return NULL;
