@@ -597,7 +597,11 @@ bool acc_conn_reset(struct flue_qp *pub)
 		return acc_ok(rc);
 	pthread_mutex_lock(&qp->lock);
 	settle(qp);
+	/* It may have failed for the provider, and who set it up has not come back yet. */
+	rc = qp->phase == ACC_SETUP ? -EBUSY : 0;
 	pthread_mutex_unlock(&qp->lock);
+	if (rc)
+		return acc_ok(rc);
 	op = acc_op_begin(&own);
 	rc = acc_op_result(a, op, qp->ops->reset_qp(qp->prov, &op->base), NULL);
 	if (rc)

@@ -183,19 +183,21 @@ static uint32_t hold_back(struct qp *q, const struct control *w)
 {
 	struct full_tx *f = &q->tx.full;
 	uint32_t fault = full_acked(q, w->number);
+	bool again = w->code == CONTROL_AGAIN;
 
 	/* It drops what we send: there can be no other word of this kind. */
 	if (fault || f->paused || is_nothing(q, f->ack_wqe))
 		return FAULT_RDMAP_OTHER;
-	if (q->rnr_retries != FULL_RNR_FOR_EVER && f->rnr_tries >= q->rnr_retries) {
+	if (!again && q->rnr_retries != FULL_RNR_FOR_EVER && f->rnr_tries >= q->rnr_retries) {
 		wq_at(&q->sq, f->ack_wqe)->status = FLUE_WC_RECEIVER_NOT_READY;
 		qp_apply(q, QPE_LOCAL_FAIL, FLUE_CLOSE_LOCAL, ENOBUFS);
 		return WIRE_OK;
 	}
-	f->rnr_tries++;
+	f->rnr_tries += !again;
 	f->paused = f->go_back = true;
 	f->back_to = w->number;
-	engine_timer_arm_ns(q->engine, &q->timer, control_timer_us(w->code) * NSEC_PER_USEC);
+	engine_timer_arm_ns(q->engine, &q->timer,
+			    again ? 0 : control_timer_us(w->code) * NSEC_PER_USEC);
 	return WIRE_OK;
 }
 
@@ -240,13 +242,25 @@ static uint32_t fail(struct qp *q, const struct control *w)
 
 /* ---- responder ---- */
 
-void full_not_ready(struct qp *q)
+static void drop(struct qp *q, uint8_t code)
 {
 	q->rx.skipping = true;
 	q->tx.full.nak = (struct control) { .kind = CONTROL_NOT_READY,
-					    .code = q->min_rnr_timer,
+					    .code = code,
 					    .number = q->rx.number };
 	q->tx.full.naks++;
+}
+
+void full_not_ready(struct qp *q)
+{
+	drop(q, q->min_rnr_timer);
+}
+
+void full_again(struct qp *q)
+{
+	q->rx.filled = 0; /* its receive stays */
+	q->rx.in_write = false;
+	drop(q, CONTROL_AGAIN);
 }
 
 void full_done(struct qp *q, const struct ddp_segment *s)

@@ -82,6 +82,8 @@ static inline bool full_skips(const struct qp *q, const struct ddp_segment *s)
 
 /* There is no receive for the message that begins: dropped. */
 void full_not_ready(struct qp *q);
+/* The octets of the message that is coming could not be fetched: it shall come again from its beginning. */
+void full_again(struct qp *q);
 /* A request of the peer is done. */
 void full_done(struct qp *q, const struct ddp_segment *s);
 /* A fault in what came: is that for the peer's request to hear? false: a Terminate is owed. */

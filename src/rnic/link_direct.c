@@ -240,7 +240,7 @@ uint32_t link_direct_place(struct link_local *l, const struct ddp_segment *s,
 	size_t done = 0;
 
 	if (!v) /* nobody told it that we can */
-		return FAULT_DDP_CATASTROPHIC;
+		return RX_AGAIN;
 	fault = rx_segment_target(l->link.qp, s, 0, s->payload_len, &t);
 	if (fault)
 		return fault;
@@ -255,7 +255,7 @@ uint32_t link_direct_place(struct link_local *l, const struct ddp_segment *s,
 			view_give(v);
 		}
 		if (!good)
-			fault = FAULT_DDP_CATASTROPHIC;
+			fault = RX_AGAIN;
 	}
 	rx_target_put(&t);
 	return fault;

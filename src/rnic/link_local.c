@@ -116,7 +116,9 @@ static enum tx_stop build(struct link_local *l, struct tx_cursor *c, struct tx_m
 	struct record_head *h;
 	uint8_t *at;
 
-	if (l->peer_reads && m->total - c->off >= REFERENCE_MIN) {
+	/* Behind the word that says how to get at them. */
+	if (l->peer_reads && !(l->circuit->owed & 1u << RECORD_GATE) &&
+	    m->total - c->off >= REFERENCE_MIN) {
 		enum tx_stop stop = build_reference(l, c, m, n, size);
 
 		if (stop != TX_NOTHING)
@@ -269,6 +271,12 @@ bool link_local_reference(struct link_local *l, const uint8_t *record, size_t le
 		return true;
 	if (!fault)
 		fault = link_direct_place(l, &s, refs, rh.n_refs);
+	if (fault == RX_AGAIN) {
+		l->cannot_read = true;
+		circuit_owe(l->circuit, RECORD_GATE);
+		full_again(q);
+		return true;
+	}
 	if (!fault)
 		fault = rx_segment_deliver(q, &s, NULL);
 	if (fault)
@@ -349,10 +357,15 @@ static struct shown *shown_of(const struct link_local *l)
 	return duct_of(l)->claimant ? duct_of(l)->engine->mem->shown : NULL;
 }
 
+/* The first word of the peer may have come when ours was lost, as there was nobody yet to hear it: it is said again. */
 void link_local_gate(struct link_local *l, uint32_t gate, bool reads)
 {
+	bool first = !l->peer_gate;
+
 	l->peer_gate = gate;
 	l->peer_reads = reads && l->gate;
+	if (first && l->gate)
+		circuit_owe(l->circuit, RECORD_GATE);
 }
 
 /* What the peer may not do without us. */

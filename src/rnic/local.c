@@ -126,7 +126,7 @@ static bool put(struct local_duct *d, const struct circuit *k, enum record_kind 
 	if (kind == RECORD_CLOSE && k->reset)
 		h->code = CODE_RESET;
 	if (kind == RECORD_GATE && k->link) {
-		h->code = d->view ? CODE_READS : 0;
+		h->code = d->view && !k->link->cannot_read ? CODE_READS : 0;
 		h->gate = (uint16_t)k->link->gate;
 	}
 	duct_post(d->duct, sizeof(*h));
@@ -341,7 +341,8 @@ static bool arm_duct(struct link *poller)
 {
 	struct local_duct *d = duct_of(poller);
 
-	return d->over || duct_arm(d->duct);
+	/* A rule that was broken is found where we send, too. */
+	return d->over || (!duct_status(d->duct) && duct_arm(d->duct));
 }
 
 /* Only these two are asked for. */

@@ -49,6 +49,7 @@ struct link_local {
 	bool fin_got;       /* so is the peer's */
 	bool awaits_end;    /* see link_ops.await_end */
 	bool peer_reads;    /* the peer can read our memory: long parts go by reference */
+	bool cannot_read;   /* ... and we could not read the peer's */
 	uint32_t gate;      /* through which the peer comes into our memory; 0: none */
 	uint32_t peer_gate; /* ... and we into the peer's */
 	TAILQ_ENTRY(link_local) of_blocked;
@@ -75,7 +76,7 @@ bool link_direct_run(struct link_local *l);
 /* Where the next n octets of the message at *c are, for the peer to read. Returns how many pieces that are, 0: they cannot be named. */
 uint32_t link_direct_name(struct link_local *l, const struct tx_cursor *c, uint32_t n,
 			  struct reference *refs);
-/* Places the octets of a segment from the peer's memory. A fault: it could not be. */
+/* Places the octets of a segment from the peer's memory. RX_AGAIN: they are not to be had there. */
 uint32_t link_direct_place(struct link_local *l, const struct ddp_segment *s,
 			   const struct reference *refs, uint32_t n_refs);
 

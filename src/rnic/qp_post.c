@@ -194,7 +194,7 @@ int qp_post_bind(struct qp *q, struct mem *window, const struct flue_send_wr *wr
 		w->rkey = *rkey;
 		*wqe_reg(w) = wr->reg;
 		wqe_reg(w)->key = (uint8_t)*rkey;
-		PROBE(post_send, q->owner, wr->id, FLUE_WR_BIND, 0);
+		PROBE(post_send, q->owner, wr->id, (uint32_t)FLUE_WR_BIND, w->total);
 		wq_advance(&q->sq);
 	}
 	lock_give(&q->sq.lock);

@@ -34,6 +34,8 @@ bool rx_segment_is_bulk(const uint8_t *ulpdu);
 #define RX_DROPPED UINT32_MAX
 /* Nor is this: full service drops it, and it will come again. */
 #define RX_SKIPPED (UINT32_MAX - 1)
+/* Nor this: its octets could not be fetched, and are to be sent. */
+#define RX_AGAIN (UINT32_MAX - 2)
 
 /* Order and consistency. May take a receive from the queue. Behind it rx_segment_listens() and the
  * link's `open` must be looked at. */

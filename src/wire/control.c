@@ -15,7 +15,7 @@ uint32_t control_decode(struct control *c, const uint8_t buf[CONTROL_LEN])
 {
 	static const struct {
 		uint8_t least, most;
-	} codes[CONTROL_NKINDS] = { [CONTROL_NOT_READY] = { 0, CONTROL_TIMER_MAX },
+	} codes[CONTROL_NKINDS] = { [CONTROL_NOT_READY] = { 0, CONTROL_AGAIN },
 				    [CONTROL_ERROR] = { CONTROL_ACCESS, CONTROL_OPERATION } };
 
 	c->kind = buf[0];

@@ -19,11 +19,11 @@
 #define CONTROL_LEN 8
 
 enum control_kind {
-	CONTROL_ACK = 0,   /* all messages before `number` are done */
-	CONTROL_NOT_READY, /* `number` found no receive; `code`: how long to wait, 0 to 31 */
-	CONTROL_ERROR,     /* `number` can not be done (enum control_error), nor those behind it */
-	CONTROL_RESUME,    /* by the requester: `number` comes next, again */
-	CONTROL_ASK,       /* by the requester: acknowledge what is done */
+	CONTROL_ACK = 0, /* all messages before `number` are done */
+	CONTROL_NOT_READY, /* `number` found no receive; `code`: how long to wait, 0 to 31, or CONTROL_AGAIN */
+	CONTROL_ERROR,  /* `number` can not be done (enum control_error), nor those behind it */
+	CONTROL_RESUME, /* by the requester: `number` comes next, again */
+	CONTROL_ASK,    /* by the requester: acknowledge what is done */
 	CONTROL_NKINDS,
 };
 
@@ -34,6 +34,8 @@ enum control_error {
 };
 
 #define CONTROL_TIMER_MAX 31
+#define CONTROL_AGAIN \
+	32 /* at once: the responder could not get at its octets where they were said to be */
 
 struct control {
 	uint8_t kind, code;

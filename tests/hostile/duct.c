@@ -372,7 +372,20 @@ static void short_record(struct duct_peer *p)
 
 static void unknown_kind(struct duct_peer *p)
 {
-	duct_put(p, p->circuit, 4, 0, 0, NULL, 0);
+	duct_put(p, p->circuit, 5, 0, 0, NULL, 0);
+	duct_ring(p);
+}
+
+static void gate_that_cannot_be(struct duct_peer *p)
+{
+	duct_put(p, p->circuit, 4, 1, 0x8000, NULL, 0);
+	duct_ring(p);
+}
+
+/* We have shown it nothing that it could read. */
+static void reference_to_nothing(struct duct_peer *p)
+{
+	duct_put(p, p->circuit, KIND_DATA, 1, 0, "\0\0\0\0", 4);
 	duct_ring(p);
 }
 
@@ -427,6 +440,8 @@ static void records_that_cannot_be_end_the_connection(void **state)
 	(void)state;
 	ends_by(short_record);
 	ends_by(unknown_kind);
+	ends_by(gate_that_cannot_be);
+	ends_by(reference_to_nothing);
 	ends_by(unknown_kind_for_nobody);
 	ends_by(zero_that_is_none);
 	ends_by(segment_of_nothing);

@@ -234,7 +234,7 @@ void duct_reply(struct duct_peer *p, uint64_t name, uint32_t circuit)
 
 _Atomic uint32_t *duct_head(struct duct_peer *p, unsigned side)
 {
-	return (_Atomic uint32_t *)(void *)(p->map + LINE + side * 2 * LINE);
+	return (_Atomic uint32_t *)(void *)(p->map + LINE + side * 3 * LINE);
 }
 
 uint8_t *duct_out(struct duct_peer *p)
