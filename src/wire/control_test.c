@@ -31,7 +31,7 @@ static void control_refuses_what_it_does_not_know(void **st)
 			bool good = kind < CONTROL_NKINDS && code == 0;
 
 			if (kind == CONTROL_NOT_READY)
-				good = code <= 31;
+				good = code <= CONTROL_AGAIN;
 			if (kind == CONTROL_ERROR)
 				good = code >= 1 && code <= 3;
 			assert_int_equal(control_decode(&c, wire),
