@@ -28,7 +28,7 @@ static struct pair *open_tight(uint32_t srq_depth)
 /* All that was posted is done when this returns, and nothing of it was taken. */
 static void let_finish(void)
 {
-	usleep(30000);
+	usleep(100000);
 }
 
 /* Writes until the queue is full; returns how many fitted. */
