@@ -145,8 +145,9 @@ uint32_t rx_check_atomic_request(struct qp *q, const struct ddp_segment *s, cons
  */
 static uint32_t run_atomic(const struct rdmap_atomic_request *r, uint64_t *p, uint64_t *was)
 {
-	if (umem_read(was, p, sizeof(*was)))
+	if (umem_probe(p, sizeof(*p)))
 		return FAULT_RDMAP_CATASTROPHIC;
+	*was = __atomic_load_n(p, __ATOMIC_RELAXED);
 	while (!__atomic_compare_exchange_n(p, was, rdmap_atomic_apply(r, *was), false,
 					    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 		;

@@ -46,10 +46,20 @@ int umem_write_guarded(void *user, const void *src, size_t len)
 	int rc = may_ask() ? through_kernel(process_vm_writev, (void *)src, user, len) : -ENOSYS;
 
 	if (rc == -ENOSYS) {
-		memcpy(user, src, len);
+		umem_store(user, src, len);
 		rc = 0;
 	}
 	return rc;
+}
+
+int umem_probe(const void *user, size_t len)
+{
+	char seen[16];
+	int rc = 0;
+
+	if (umem_guarded && may_ask() && len <= sizeof(seen))
+		rc = through_kernel(process_vm_readv, seen, user, len);
+	return rc == -ENOSYS ? 0 : rc;
 }
 
 int umem_read_guarded(void *dst, const void *user, size_t len)

@@ -17,6 +17,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 
 #include "base/util.h"
@@ -27,12 +28,23 @@ extern _Thread_local bool umem_guarded THREAD_LOCAL_FAST;
 /* 0 or -EFAULT. */
 int umem_write_guarded(void *user, const void *src, size_t len);
 int umem_read_guarded(void *dst, const void *user, size_t len);
+/* Is it there? On the library's threads the kernel is asked, if it answers. 0 or -EFAULT. */
+int umem_probe(const void *user, size_t len);
+
+/* One octet is one that programs spin on. */
+static inline void umem_store(void *user, const void *src, size_t len)
+{
+	if (len == 1)
+		__atomic_store_n((uint8_t *)user, *(const uint8_t *)src, __ATOMIC_RELEASE);
+	else
+		memcpy(user, src, len);
+}
 
 static inline int umem_write(void *user, const void *src, size_t len)
 {
 	if (umem_guarded)
 		return umem_write_guarded(user, src, len);
-	memcpy(user, src, len);
+	umem_store(user, src, len);
 	return 0;
 }
 

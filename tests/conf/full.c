@@ -435,12 +435,12 @@ static void retries_count_from_the_last_progress(void **state)
 {
 	struct pair *p = open_full(0);
 
-	set_timer(&p->b, 20);
+	set_timer(&p->b, 24); /* 41 ms, four times: so long each may take, and not all of them */
 	set_retries(&p->a, 4);
 	for (uint32_t i = 0; i < 8; i++)
 		assert_ok(pair_send(&p->a, 0, 10, i, FLUE_SIGNALED));
 	for (uint32_t i = 0; i < 8; i++) {
-		usleep(15000);
+		usleep(50000);
 		assert_ok(pair_recv(&p->b, 0, 10, i));
 		assert_true(pair_expect(p->a.send_cq, i, FLUE_WC_SUCCESS));
 	}
