@@ -598,7 +598,7 @@ bool acc_conn_reset(struct flue_qp *pub)
 	pthread_mutex_lock(&qp->lock);
 	settle(qp);
 	/* It may have failed for the provider, and who set it up has not come back yet. */
-	rc = qp->phase == ACC_SETUP ? -EBUSY : 0;
+	rc = qp->phase == ACC_SETUP && qp->waited ? -EBUSY : 0;
 	pthread_mutex_unlock(&qp->lock);
 	if (rc)
 		return acc_ok(rc);
